@@ -1,0 +1,43 @@
+"""A compiled kernel: relocatable object code and what a caller must know to run it.
+
+Every kernel has the signature `void symbol(ptr buffers, i64 thread, i64 threads, ptr barrier)`. It is SPMD: each of
+`threads` threads calls it with the same buffers and barrier and its own number. `buffers` is an array of pointers, one per
+argument, in order, 64-byte aligned. Regions inside one kernel are kept apart by calls of `muschedule_barrier`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.ir.graph import DType, Shape
+
+Role = Literal["input", "constant", "packed", "output", "workspace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One pointer of a kernel.
+
+    role   input: given at run time · constant: known at compile time, read by the prologue or by the kernel ·
+           packed: made once from constants by the prologue, read by the kernel · output: written ·
+           workspace: scratch of the kernel, shared by its threads
+    """
+
+    name: str
+    shape: Shape
+    dtype: DType
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Object code with the function `symbol` and, where there are packed arguments, the function `prologue`
+    (same signature, called once by one thread of one) that fills them."""
+
+    symbol: str
+    prologue: str | None
+    object_code: bytes
+    arguments: tuple[Argument, ...]
+    threads: int
+    parallel: bool

@@ -1,0 +1,1 @@
+"""Programs into LLVM IR and object code for CPUs."""

@@ -1,0 +1,1 @@
+"""Models and built-in workloads into graphs."""

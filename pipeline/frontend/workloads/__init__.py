@@ -1,0 +1,1 @@
+"""Graphs that are built here: models, operator families, layers."""

@@ -1,0 +1,1 @@
+"""The representations: expressions, loop nests, graphs; their text form, checks and reference interpreters."""

@@ -1,0 +1,1 @@
+"""Builders and runners: candidates into records."""

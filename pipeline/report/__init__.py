@@ -1,0 +1,1 @@
+"""What a run prints and leaves behind, and how it compares with other runtimes."""

@@ -1,0 +1,1 @@
+"""The finished module: artifact, session and memory."""

@@ -1,0 +1,1 @@
+"""The probabilistic program: parameters, steps, traces and sketches."""

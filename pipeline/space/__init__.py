@@ -1,0 +1,1 @@
+"""Rules run over a program give its sketches."""

@@ -1,0 +1,1 @@
+"""Tuning records that outlive the run."""

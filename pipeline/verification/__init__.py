@@ -1,0 +1,1 @@
+"""The gates that every result passes before it is ranked or shipped."""

@@ -1,0 +1,1 @@
+"""Rules that turn one program into sketches."""

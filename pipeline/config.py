@@ -1,0 +1,230 @@
+"""The configuration as checked values: what every YAML group may hold, and of which type. Values and defaults are in conf/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import model_validator
+
+from pipeline.errors import ConfigError, listed
+from pipeline.explain import explain
+from pipeline.ir.target import Cache, Target
+from pipeline.measurement.host import detect_host, with_overrides
+from pipeline.registry import Component, Registry
+
+
+class Settings(BaseModel):
+    """A node of the configuration: every key known, every key given, no conversion between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CacheSettings(Settings):
+    """One level of cache (`pipeline.ir.target.Cache`)."""
+
+    level: PositiveInt
+    size: PositiveInt
+    ways: PositiveInt
+    shared_by: PositiveInt
+
+
+class TargetSettings(Settings):
+    """The machine that the program is for; a field that is null is read from this machine where `detect` is set."""
+
+    detect: bool
+    kind: Literal["cpu"]
+    name: str | None
+    triple: str | None
+    cpu: str | None
+    features: tuple[str, ...] | None
+    cores: PositiveInt | None
+    vector_bits: Literal[64, 128, 256, 512, 1024, 2048] | None
+    vector_registers: PositiveInt | None
+    fma_per_cycle: PositiveFloat | None
+    fma_latency: PositiveInt | None
+    clock_ghz: PositiveFloat | None
+    bandwidth_gbs: PositiveFloat | None
+    caches: tuple[CacheSettings, ...] | None
+    line: PositiveInt | None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = [name for name, value in self if value is None]
+        if missing and not self.detect:
+            raise ValueError(f"with detect: false every field must be given; these are null: {listed(missing)}")
+        return self
+
+    def resolve(self) -> Target:
+        """The target, with what is null filled in from this machine."""
+        given: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in fields(Target) if getattr(self, field.name) is not None
+        }
+        if self.caches is not None:
+            given["caches"] = tuple(Cache(c.level, c.size, c.ways, c.shared_by) for c in self.caches)
+        return with_overrides(detect_host(), **given) if self.detect else Target(**given)
+
+
+class RuleSettings(Settings):
+    """The rules, in the order in which they are applied. `extra` is for a user's own, after ours."""
+
+    schedule: tuple[Component, ...]
+    graph: tuple[Component, ...]
+    extra: tuple[Component, ...]
+
+
+class SearchSettings(Settings):
+    """How the budget is spent.
+
+    trials            measured candidates in all; null: as many as the time allows
+    seconds           of tuning in all; null: as long as the trials last
+    batch             candidates measured between two fits of the cost model
+    trials_per_task   at most, for one task; null: no limit of its own
+    patience          batches of a task without a gain of `min_gain` before the task is called converged
+    candidates        ranked by the cost model for each batch
+    """
+
+    trials: PositiveInt | None
+    seconds: PositiveFloat | None
+    batch: PositiveInt
+    trials_per_task: PositiveInt | None
+    patience: PositiveInt
+    min_gain: NonNegativeFloat
+    candidates: PositiveInt
+    strategy: Component
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.trials is None and self.seconds is None:
+            raise ValueError("one of trials and seconds must be given, or the search never ends")
+        return self
+
+
+class VerificationSettings(Settings):
+    """random_inputs: sets of random inputs per candidate · hostile: also large, tiny, zero, infinite and NaN inputs ·
+    tolerance_factor: multiplies the tolerance that is derived from dtype and reduction length · vote: ask ONNX Runtime about
+    the whole module too, where it is installed."""
+
+    random_inputs: PositiveInt
+    hostile: bool
+    tolerance_factor: PositiveFloat
+    vote: bool
+
+
+class MeasurementSettings(Settings):
+    """How one candidate is timed.
+
+    workers            processes that build candidates; null: one per core
+    warmup, samples    runs before the first sample, and samples, of one candidate
+    min_sample_ms      a sample repeats the kernel until it takes this long
+    cut_factor         a candidate this many times slower than the best is cut after its first sample
+    finalists          candidates measured again, interleaved, before one is called best
+    flush_cache        empty the caches between two samples
+    timeout_seconds    after which a candidate counts as hung
+    memory_mb          that one candidate may allocate
+    """
+
+    workers: PositiveInt | None
+    warmup: NonNegativeInt
+    samples: PositiveInt
+    min_sample_ms: NonNegativeFloat
+    cut_factor: PositiveFloat
+    finalists: PositiveInt
+    flush_cache: bool
+    timeout_seconds: PositiveFloat
+    memory_mb: PositiveInt
+
+
+class CodegenSettings(Settings):
+    """level: LLVM's optimization level · keep: write the IR and the assembly of the chosen kernels to the run's folder."""
+
+    level: Literal[0, 1, 2, 3]
+    keep: bool
+
+
+class StoreSettings(Settings):
+    """url: SQLAlchemy's address of the tuning records · resume: use the records that are there already."""
+
+    url: str
+    resume: bool
+
+
+class ReportSettings(Settings):
+    """console: the table at the end · progress: the bar, or plain lines when the output is not a terminal."""
+
+    console: bool
+    progress: bool
+
+
+class CompareSettings(Settings):
+    """peers: the other runtimes to compare with, by name · plugins: what a name stands for · seconds: per peer, at most."""
+
+    peers: tuple[str, ...]
+    seconds: PositiveFloat
+    plugins: dict[str, Component]
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for peer in self.peers:
+            if peer not in self.plugins:
+                raise ValueError(f"there is no peer '{peer}': choose of {listed(self.plugins)}")
+        return self
+
+
+class RegistrySettings(Settings):
+    """packages: those whose classes the configuration may name, beside our own."""
+
+    packages: tuple[str, ...]
+
+
+class Config(Settings):
+    """Everything that a run is told."""
+
+    seed: NonNegativeInt = Field(le=2**63 - 1)
+    workload: Component
+    target: TargetSettings
+    rules: RuleSettings
+    search: SearchSettings
+    cost_model: Component
+    verification: VerificationSettings
+    codegen: CodegenSettings
+    measurement: MeasurementSettings
+    store: StoreSettings
+    report: ReportSettings
+    compare: CompareSettings
+    registry: RegistrySettings
+
+    @property
+    def plugins(self) -> Registry:
+        """The registry that builds this configuration's components."""
+        return Registry(self.registry.packages)
+
+    def components(self) -> tuple[tuple[str, Component], ...]:
+        """Every component with its dotted path."""
+        return (
+            ("workload", self.workload),
+            *((f"rules.schedule[{i}]", rule) for i, rule in enumerate(self.rules.schedule)),
+            *((f"rules.graph[{i}]", rule) for i, rule in enumerate(self.rules.graph)),
+            *((f"rules.extra[{i}]", rule) for i, rule in enumerate(self.rules.extra)),
+            ("search.strategy", self.search.strategy),
+            ("cost_model", self.cost_model),
+            *((f"compare.plugins.{name}", self.compare.plugins[name]) for name in self.compare.peers),
+        )
+
+
+def parse(data: Mapping[str, Any]) -> Config:
+    """The checked configuration of plain data; a `ConfigError` names the first thing that is wrong by its dotted path."""
+    try:
+        text = json.dumps(data)
+    except TypeError as error:
+        raise ConfigError("the configuration holds a value that is not plain data", why=str(error)) from error
+    try:
+        config = Config.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise explain(error, Config) from error
+    for where, component in config.components():
+        config.plugins.check(component, where)
+    return config

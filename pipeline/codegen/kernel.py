@@ -33,7 +33,10 @@ class Argument:
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """Object code with the function `symbol` and, where there are packed arguments, the function `prologue`
-    (same signature, called once by one thread of one) that fills them."""
+    (same signature, called once by one thread of one) that fills them.
+
+    prologue_only  names of the constant arguments that the function `symbol` never reads: they need not be kept
+    """
 
     symbol: str
     prologue: str | None
@@ -41,3 +44,4 @@ class Kernel:
     arguments: tuple[Argument, ...]
     threads: int
     parallel: bool
+    prologue_only: tuple[str, ...] = ()

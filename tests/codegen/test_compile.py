@@ -64,7 +64,12 @@ define void @f(ptr %a, ptr %b) ATTRIBUTES {
 
 
 def test_an_object_runs_and_finds_the_math_library() -> None:
-    text = "declare double @exp(double)\ndefine double @f(double %x) {\n %y = call double @exp(double %x)\n ret double %y\n}"
+    text = """
+declare double @exp(double)
+define double @f(double %x) {
+  %y = call double @exp(double %x)
+  ret double %y
+}"""
     loaded = LoadedObject(compile_ir(text, NATIVE), target=NATIVE)
     function = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(loaded.address("f"))
     assert function(1.0) == pytest.approx(2.718281828459045, rel=1e-15)
@@ -180,7 +185,7 @@ def test_an_unknown_triple_is_refused() -> None:
 def test_a_symbol_that_is_missing_is_an_error_not_a_crash() -> None:
     with pytest.raises(CodegenError, match="g: symbol cannot be resolved"):
         LoadedObject(compile_ir("define void @f() {\n ret void\n}", NATIVE)).address("g")
-    calls = "declare void @muschedule_no_such_symbol()\ndefine void @f() {\n call void @muschedule_no_such_symbol()\n ret void\n}"
+    calls = "declare void @muschedule_absent()\ndefine void @f() {\n call void @muschedule_absent()\n ret void\n}"
     with pytest.raises(CodegenError, match="f: symbol cannot be resolved"):
         LoadedObject(compile_ir(calls, NATIVE)).address("f")
 

@@ -1,7 +1,8 @@
 """LLVM: textual IR in; object code, assembly, optimised IR or callable addresses out.
 
-The pass pipeline is LLVM's own at level 2 (SROA, instruction combining, GVN, LICM, strength reduction …) without its loop
-and SLP vectorizers and without its unroller: vectors and unrolling are the schedule's, and a loop unrolls only where its metadata say so.
+The pass pipeline is LLVM's own at level 2 (SROA, instruction combining, GVN, LICM, strength reduction …) without its
+loop and SLP vectorizers and without its unroller: vectors and unrolling are the schedule's, and a loop unrolls only
+where its metadata say so.
 Nothing here allows fast-math: an operation is fused, reordered or dropped only where the IR itself says so.
 """
 
@@ -46,7 +47,7 @@ def optimised_ir(text: str, target: Target) -> str:
 
 
 def function_attributes(target: Target) -> str:
-    """What a code generator writes between the parameters and the body of every function: `define void @f() {attributes} {`.
+    """What a code generator writes between the parameters and the body of every function: `define void @f() {these} {`.
 
     On x86 LLVM halves 512-bit vectors on some CPUs unless the function asks for the whole width.
     """
@@ -59,7 +60,7 @@ class LoadedObject:
     """Object code linked into this process; its addresses are valid as long as this object lives.
 
     object_code  one object, or several that refer to each other
-    symbols      addresses of further symbols that they may refer to; those of this process (libc, libm) are always known
+    symbols      addresses of further symbols that they may refer to; those of the process (libc, libm) are known anyway
     target       what the code was made for: when given, a CPU that lacks one of its features is refused
     """
 
@@ -130,9 +131,11 @@ def _host_features() -> frozenset[str]:
 
 def _module(text: str, target: Target, optimise: bool) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     _initialise()
+    level = 3 if optimise else 1
+    features = ",".join(target.features)
     try:
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu, features=",".join(target.features), opt=3 if optimise else 1, reloc="pic", codemodel="default"
+            cpu=target.cpu, features=features, opt=level, reloc="pic", codemodel="default"
         )
     except RuntimeError as error:
         raise CodegenError(
@@ -147,7 +150,8 @@ def _module(text: str, target: Target, optimise: bool) -> tuple[llvm.ModuleRef, 
     try:
         module.verify()
     except RuntimeError as error:
-        raise CodegenError("LLVM's verifier refuses the IR", why=" | ".join(str(error).split("\n")).strip(" |")) from error
+        reasons = " | ".join(str(error).strip().split("\n"))
+        raise CodegenError("LLVM's verifier refuses the IR", why=reasons) from error
     options = llvm.create_pipeline_tuning_options(speed_level=2 if optimise else 0)
     options.loop_vectorization = False
     options.slp_vectorization = False
@@ -169,7 +173,7 @@ def _parse_error(text: str, message: str) -> str:
 
 
 def _refuse_foreign_machine(code: bytes) -> None:
-    """LLVM's linker maps an object of another architecture without a word, and calling it is a crash: look at the header."""
+    """LLVM's linker maps an object of another architecture without a word, and calling it is a crash."""
     found = _object_machine(code)
     host = llvm.get_process_triple().split("-")[0].replace("arm64", "aarch64").replace("amd64", "x86_64")
     if found is not None and found != host:
@@ -184,7 +188,7 @@ def _object_machine(code: bytes) -> str | None:
     """The architecture that an ELF or Mach-O header names; None for a kind of object that is not read here."""
     if code[:4] == b"\x7fELF" and len(code) >= 20:
         number = struct.unpack_from("<H" if code[5] == 1 else ">H", code, 18)[0]
-        return {62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64le", 22: "s390x"}.get(number, f"ELF machine {number}")
+        return {62: "x86_64", 183: "aarch64", 243: "riscv64"}.get(number, f"ELF machine {number}")
     if code[:4] == b"\xcf\xfa\xed\xfe" and len(code) >= 8:
         number = struct.unpack_from("<I", code, 4)[0]
         return {0x01000007: "x86_64", 0x0100000C: "aarch64"}.get(number, f"Mach-O cputype {number}")
@@ -200,6 +204,6 @@ def _refuse_missing_features(target: Target) -> None:
         raise CodegenError(
             "this CPU cannot run the object code",
             where=target.name,
-            why=f"it was compiled for a CPU with {', '.join(missing)}, which this one ({llvm.get_host_cpu_name()}) lacks",
+            why=f"it was compiled for {', '.join(missing)}, which {llvm.get_host_cpu_name()} lacks",
             todo="Compile for the native target",
         )

@@ -57,7 +57,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, np.ndarray], *, precision: Precis
 
 
 def evaluate_node(op: g.Op, operands: Sequence[np.ndarray], result: TensorType) -> np.ndarray:
-    """One operation on arrays, computed in the dtype of `result` (halves through float32). Maybe a view of an operand."""
+    """One operation on arrays, computed in the dtype of `result` (halves through float32); maybe a view of one."""
     value = _evaluate(op, operands, result)
     if value.shape != result.shape or value.dtype != numpy_dtype(result.dtype):
         raise CheckError("the value is not of the node's type", where=type(op).__name__,

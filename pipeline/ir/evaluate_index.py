@@ -45,22 +45,17 @@ def gather(op: g.Gather, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def gather_elements(op: g.GatherElements, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return data[_along(indices, op.axis, data.shape)]
+    return np.asarray(data[_along(indices, op.axis, data.shape)])
 
 
 def gather_nd(op: g.GatherND, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    batch = op.batch_dims
-    groups = math.prod(data.shape[:batch])
+    batch, depth = op.batch_dims, indices.shape[-1]
+    groups, count = math.prod(data.shape[:batch]), math.prod(indices.shape[batch:-1])
     flat = data.reshape(groups, *data.shape[batch:])
-    tuples = indices.reshape(groups, -1 if indices.size else 0, indices.shape[-1]) if indices.size else indices
-    out_shape = indices.shape[:-1] + data.shape[batch + indices.shape[-1] :]
-    if indices.size == 0 and indices.shape[-1] == 0:  # an empty index names the whole tensor
-        repeated = flat.reshape(data.shape[:batch] + (1,) * (indices.ndim - 1 - batch) + data.shape[batch:])
-        return np.broadcast_to(repeated, out_shape)
-    if indices.size == 0:
-        return np.zeros(out_shape, data.dtype)
-    parts = [_inside(tuples[..., i], flat.shape[1 + i]) for i in range(indices.shape[-1])]
-    return flat[(np.arange(groups)[:, None], *parts)].reshape(out_shape)
+    tuples = indices.reshape(groups, count, depth)
+    group = np.broadcast_to(np.arange(groups)[:, None], (groups, count))
+    parts = [_inside(tuples[..., i], flat.shape[1 + i]) for i in range(depth)]
+    return np.asarray(flat[(group, *parts)].reshape(indices.shape[:-1] + data.shape[batch + depth :]))
 
 
 def scatter_elements(op: g.ScatterElements, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:

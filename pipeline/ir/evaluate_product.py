@@ -1,9 +1,10 @@
-"""Contractions and window reductions on NumPy arrays: strided views of the operands, then one batched matrix product."""
+"""Contractions and window reductions on NumPy arrays: strided views, then one batched matrix product."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def reduce_window(op: ReduceWindow, x: np.ndarray, dtype: DType) -> np.ndarray:
     return out.astype(numpy_dtype(dtype), copy=False)
 
 
-def start_of(kind: str, dtype: np.dtype) -> float | int | bool:  # type: ignore[type-arg]  # any dtype
+def start_of(kind: str, dtype: np.dtype[Any]) -> float | int | bool:
     """The value that leaves every other as it is under the combination."""
     if kind in ("sum", "prod"):
         return 0 if kind == "sum" else 1

@@ -73,8 +73,8 @@ class ProductBuilder(PrimitiveBuilder):
                     raise CheckError(f"letter {letter} has two sizes", where=spec, why=f"{sizes[letter]} and {size}")
         order = [*result, *(letter for letter in sizes if letter not in result)]
         reduced = [sizes[letter] for letter in order[len(result) :]]
-        maps = [axis_map(*(order.index(letter) for letter in letters)) for letters in (left, right)]
-        return self.contract(a, b, [sizes[letter] for letter in result], reduced, *maps)
+        lhs, rhs = (axis_map(*(order.index(letter) for letter in letters)) for letters in (left, right))
+        return self.contract(a, b, [sizes[letter] for letter in result], reduced, lhs, rhs)
 
     def conv(self, x: int, w: int, *, strides: Sequence[int], pads_low: Sequence[int], pads_high: Sequence[int],
              dilations: Sequence[int], groups: int = 1, dtype: DType | None = None) -> int:  # fmt: skip
@@ -88,7 +88,8 @@ class ProductBuilder(PrimitiveBuilder):
         c = channels(self.shape(x)[0], groups, inner, outputs // groups, len(space))
         first, taps = len(c.spatial), range(len(c.spatial) + len(space) + 1, len(c.spatial) + 2 * len(space) + 1)
         lhs = (AffineDim(((0, 1),)), c.x, *sliding(first, taps.start, strides, dilations))
-        out = self._squeezed(padded, w, [*c.spatial, *space], [inner, *window], lhs, (c.out, c.ci, *axis_map(*taps)), dtype)
+        rhs = (c.out, c.ci, *axis_map(*taps))
+        out = self._squeezed(padded, w, [*c.spatial, *space], [inner, *window], lhs, rhs, dtype)
         return self.reshape(out, [self.shape(x)[0], outputs, *space])
 
     def conv_transpose(self, x: int, w: int, *, strides: Sequence[int], pads_low: Sequence[int],
@@ -133,14 +134,15 @@ class ProductBuilder(PrimitiveBuilder):
         low = [t - 1 - b for t, b in zip(steps, begin, strict=True)]
         high = [q + t - 1 - n - lo for q, t, n, lo in zip(count, steps, size, low, strict=True)]
         padded = self.pad(x, [0, 0, *low], [0, 0, *high])
-        filled = self.pad(w, [0] * (rank + 2), [0, 0, *(t * s - k for t, s, k in zip(steps, strides, window, strict=True))])
+        missing = [t * s - k for t, s, k in zip(steps, strides, window, strict=True)]
+        filled = self.pad(w, [0] * (rank + 2), [0, 0, *missing])
         c = channels(batch, groups, inner, outer, 2 * rank)
         first, tap = len(c.spatial), len(c.spatial) + 2 * rank + 1
-        lhs = [AffineDim(((first + 2 * i, 1), (tap + i, -1)), t - 1) for i, t in enumerate(steps)]
+        places = [AffineDim(((first + 2 * i, 1), (tap + i, -1)), t - 1) for i, t in enumerate(steps)]
         taps = [AffineDim(((first + 2 * i + 1, 1), (tap + i, s))) for i, s in enumerate(strides)]
         phases = [n for pair in zip(count, strides, strict=True) for n in pair]
         y = self._squeezed(padded, filled, [*c.spatial, *phases], [inner, *steps],
-                           (AffineDim(((0, 1),)), c.x, *lhs), (c.x, c.co, *taps), dtype)  # fmt: skip
+                           (AffineDim(((0, 1),)), c.x, *places), (c.x, c.co, *taps), dtype)  # fmt: skip
         y = self.reshape(y, [batch, groups * outer, *(q * s for q, s in zip(count, strides, strict=True))])
         starts = [p - b * s for p, b, s in zip(pads_low, begin, strides, strict=True)]
         return self.slice(y, starts, [a + o for a, o in zip(starts, out, strict=True)], axes=range(2, 2 + rank))
@@ -173,7 +175,7 @@ class ProductBuilder(PrimitiveBuilder):
             inside = ((start >= low) & (start < high)).sum(axis=1)
             counts *= inside.reshape([-1 if i == axis else 1 for i in range(rank)])
         if counts.size and (counts == counts.flat[0]).all():
-            counts = counts.flat[0]
+            counts = counts.reshape(-1)[0].reshape(())
         wide = self.cast(padded, "float32") if dtype in ("float16", "bfloat16") else padded
         total = self.reduce_window("sum", wide, spatial, window, dims)
         divisor = self.constant(np.asarray(counts).astype(numpy_dtype(self.dtype(total))))
@@ -205,4 +207,5 @@ def windows_in(size: Sequence[int], window: Sequence[int], strides: Sequence[int
 
 def sliding(first: int, tap: int, strides: Sequence[int], dilations: Sequence[int]) -> AffineMap:
     """stride * position + dilation * tap, for positions numbered from `first` and taps from `tap`."""
-    return tuple(AffineDim(((first + i, s), (tap + i, d))) for i, (s, d) in enumerate(zip(strides, dilations, strict=True)))
+    pairs = enumerate(zip(strides, dilations, strict=True))
+    return tuple(AffineDim(((first + i, s), (tap + i, d))) for i, (s, d) in pairs)

@@ -86,13 +86,14 @@ class PrimitiveBuilder:
         if fn == "identity":
             return operands[0]
         if fn == "cast":
-            return operands[0] if self.dtype(operands[0]) == dtype else self.add(g.Elementwise(fn), *operands, dtype=dtype)
+            same = self.dtype(operands[0]) == dtype
+            return operands[0] if same else self.add(g.Elementwise(fn), *operands, dtype=dtype)
         condition, values = (operands[:1], operands[1:]) if fn == "where" else ((), operands)
         if len({self.dtype(v) for v in values}) > 1:
             common = promote([self.dtype(v) for v in values])
             values = tuple(self.cast(v, common) for v in values)
-        same = self._neutral(fn, values)
-        return self.add(g.Elementwise(fn), *condition, *values, dtype=dtype) if same is None else same
+        kept = self._neutral(fn, values)
+        return self.add(g.Elementwise(fn), *condition, *values, dtype=dtype) if kept is None else kept
 
     def cast(self, x: int, dtype: DType) -> int:
         return self.elementwise("cast", x, dtype=dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar, assert_never, cast, get_args
+from typing import Any, TypeVar, assert_never, get_args
 
 import ml_dtypes
 import numpy as np
@@ -40,7 +40,7 @@ def dtype_name(dtype: np.dtype[Any]) -> DType:
     """Our name of a NumPy dtype; CheckError for one that graphs do not have."""
     if dtype.name not in DTYPES:
         raise CheckError("no such dtype in graphs", why=f"{dtype.name} is none of {', '.join(DTYPES)}")
-    return cast(DType, dtype.name)
+    return dtype.name
 
 
 def type_of(array: np.ndarray) -> TensorType:
@@ -102,6 +102,7 @@ def infer(op: g.Op, operands: Sequence[TensorType], *, shape: Shape | None = Non
 
 def out_of_bounds(op: g.Op, operands: Sequence[TensorType]) -> str:
     """Why an index of a Contract or ReduceWindow leaves its operand, or "" if none does."""
+    maps: tuple[tuple[str, AffineMap], ...]
     match op:
         case g.Contract(spatial, reduced, lhs, rhs):
             maps = (("lhs", lhs), ("rhs", rhs))
@@ -291,7 +292,8 @@ def _indexed(op: g.Gather | g.GatherElements | g.GatherND | g.ScatterElements | 
         case g.GatherElements(axis) | g.ScatterElements(axis, _):
             _axis(op, axis, data.shape)
             fits = len(indices.shape) == len(data.shape) and all(
-                i == axis or small <= full for i, (small, full) in enumerate(zip(indices.shape, data.shape, strict=True)))
+                small <= full
+                for small, full in zip(_replaced(indices.shape, axis, 0), _replaced(data.shape, axis, 0), strict=True))
             if not fits:
                 raise _error(op, f"indices {indices.shape} for data {data.shape} along axis {axis}")
             if isinstance(op, g.GatherElements):

@@ -7,7 +7,7 @@ import pickle
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 from pipeline.errors import MeasureError
 from pipeline.measurement.failure import Reason
@@ -59,7 +59,7 @@ class Finished:
 Message = Setup | Job | Started | Finished
 
 
-def send(stream: BinaryIO, message: Message) -> None:
+def send(stream: IO[bytes], message: Message) -> None:
     """Write one message. Raises OSError where the other end is gone."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     stream.write(_LENGTH.pack(len(data)))
@@ -67,7 +67,7 @@ def send(stream: BinaryIO, message: Message) -> None:
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> Message | None:
+def receive(stream: IO[bytes]) -> Message | None:
     """Read one message; None where the other end is gone."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:

@@ -1,0 +1,215 @@
+"""The Hydra entry: composes the configuration, hands it to the engine as checked values, and turns errors into exit codes.
+
+0: done · 1: a defect of ours, with its traceback in pipeline.log · 2: a mistake in the input · 130: interrupted with nothing
+to show. Below this file there is no `DictConfig` and no environment variable.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from pipeline import cli_overrides, engine, suite
+from pipeline.config import Config, parse
+from pipeline.errors import ConfigError, UserError
+from pipeline.explain import unknown
+
+log = logging.getLogger("pipeline")
+
+DISK_ERRORS = frozenset({
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR,
+    errno.ENAMETOOLONG,
+})  # fmt: skip
+
+
+class PlainFormatter(logging.Formatter):
+    """The message alone: tracebacks are for the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message, with its level where it is a warning or an error."""
+        prefix = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        return prefix + record.getMessage()
+
+
+class JobFailed(Exception):
+    """A job of a sweep has failed and said why; `args[0]` is its exit code."""
+
+
+class SweepTable(Callback):
+    """Prints one table when the last job of a sweep has ended."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Reads the summaries below the folder of the sweep."""
+        suite.write_table(Path(config.hydra.sweep.dir))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line (without the program's name) and returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    conf = conf_folder()
+    groups = tuple(folder.name for folder in conf.iterdir() if folder.is_dir() and folder.name != "hydra")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # a user's own rules lie there, as with `python -m`
+    try:
+        cli_overrides.demand_workload(given, conf)
+        with _command_line(cli_overrides.rewritten(given, groups)):
+            hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()
+    except JobFailed as failed:
+        return int(failed.args[0])
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
+    except KeyboardInterrupt:
+        return 130
+    except (UserError, HydraException, OmegaConfBaseException, OSError) as error:
+        mistake = _as_mistake(error)
+        if mistake is None:
+            traceback.print_exc()
+            return 1
+        print(f"error: {mistake}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def conf_folder() -> Path:
+    """The YAML files: inside the package when it is installed, beside it in a checkout."""
+    here = Path(__file__).resolve().parent
+    installed = here / "conf"
+    return installed if installed.is_dir() else here.parent / "conf"
+
+
+def job(composed: DictConfig) -> None:
+    """One run; every failure is said once, here, and leaves as an exit code."""
+    settings = HydraConfig.get()
+    code = _guarded(composed, Path(settings.runtime.output_dir), list(settings.overrides.task))
+    if code:
+        # A sweep goes on after a failed job; leaving by SystemExit would end it.
+        raise JobFailed(code) if settings.mode == RunMode.MULTIRUN else SystemExit(code)
+
+
+def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> int:
+    try:
+        cases = _cases(composed)
+        if not cases:
+            return _run(configured(composed), folder)
+        codes = [_guarded(_case(overrides, name, case), folder / f"{name}-{case}", ()) for name, case in cases]
+        suite.write_table(folder)
+        return max(codes)
+    except KeyboardInterrupt:
+        log.warning("interrupted before there was anything to keep")
+        return 130
+    except Exception as error:
+        mistake = _as_mistake(error)
+        if mistake is not None:
+            log.error("%s", mistake)
+            return 2
+        log.error("%s: %s. The traceback is in %s", type(error).__name__, error, folder / "pipeline.log", exc_info=True)
+        return 1
+
+
+def configured(composed: DictConfig) -> Config:
+    """The checked configuration of a composed one."""
+    data = _plain(composed)
+    data.pop("suite", None)
+    if "workload" not in data:
+        raise cli_overrides.no_workload(conf_folder())
+    return parse(data)
+
+
+def _run(config: Config, folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = engine.run(config, folder)
+    return 0 if summary.verified and summary.status != "failed" else 1
+
+
+def _cases(composed: DictConfig) -> tuple[tuple[str, int], ...]:
+    """The workloads of a suite with their case numbers; none where the run has one workload."""
+    given = _plain(composed).get("suite") or {}
+    match given:
+        case dict() if all(isinstance(cases, list) for cases in given.values()):
+            pairs = [(str(name), case) for name, cases in given.items() for case in cases]
+        case _:
+            pairs = [("", None)]
+    if not all(isinstance(case, int) for _, case in pairs):
+        raise ConfigError(f"{given!r} is not valid here", where="suite", todo="Write {workload: [case, …], …}")
+    return tuple(pairs)
+
+
+def _case(overrides: Sequence[str], name: str, case: int) -> DictConfig:
+    kept = [override for override in overrides if not override.lstrip("+").startswith(("suite", "workload"))]
+    return hydra.compose("config", overrides=[*kept, f"+workload={name}", f"++workload.case={case}", "++suite={}"])
+
+
+def _plain(composed: DictConfig) -> dict[str, Any]:
+    plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _as_mistake(error: Exception) -> UserError | None:
+    """The user's mistake behind an error of Hydra, OmegaConf or the file system; None where it is none."""
+    match error:
+        case UserError():
+            return error
+        case MissingConfigException():
+            return _missing_choice(error)
+        case OverrideParseException():
+            return ConfigError(f"'{error.override}' is not an override", why=_first_line(error), todo="Write key=value")
+        case HydraException() | OmegaConfBaseException():
+            cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+            where = getattr(cause, "full_key", None) or ""
+            return ConfigError(_first_line(cause), where=str(where), todo="Show the configuration with --cfg job")
+        case OSError() if error.errno in DISK_ERRORS:
+            return UserError(
+                f"cannot write: {error.strerror}",
+                where=str(error.filename or ""),
+                todo="Make room, or choose another folder with hydra.run.dir=…",
+            )
+        case _:
+            return None
+
+
+def _missing_choice(error: MissingConfigException) -> ConfigError:
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    if error.options is None or not group:
+        return ConfigError(_first_line(error))
+    return unknown(group, name, error.options, f"{group}={name}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+@contextmanager
+def _command_line(arguments: Sequence[str]) -> Iterator[None]:
+    """Hydra reads `sys.argv`, and hands errors on only where HYDRA_FULL_ERROR is set: otherwise it prints and exits itself."""
+    before, environment = sys.argv, dict[str, str | None](HYDRA_FULL_ERROR=os.environ.get("HYDRA_FULL_ERROR"))
+    sys.argv = [before[0], *arguments]
+    _set_environment({"HYDRA_FULL_ERROR": "1"})
+    try:
+        yield
+    finally:
+        sys.argv = before
+        _set_environment(environment)
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

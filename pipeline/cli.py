@@ -1,7 +1,7 @@
-"""The Hydra entry: composes the configuration, hands it to the engine as checked values, and turns errors into exit codes.
+"""The Hydra entry: composes the configuration, hands it to the engine checked, and turns errors into exit codes.
 
-0: done · 1: a defect of ours, with its traceback in pipeline.log · 2: a mistake in the input · 130: interrupted with nothing
-to show. Below this file there is no `DictConfig` and no environment variable.
+0: done · 1: a defect of ours, with its traceback in pipeline.log · 2: a mistake in the input ·
+130: interrupted with nothing to show. Below this file there is no `DictConfig` and no environment variable.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _command_line(arguments: Sequence[str]) -> Iterator[None]:
-    """Hydra reads `sys.argv`, and hands errors on only where HYDRA_FULL_ERROR is set: otherwise it prints and exits itself."""
+    """Hydra reads `sys.argv`. It hands errors on only where HYDRA_FULL_ERROR is set, else it prints and exits itself."""
     before, environment = sys.argv, dict[str, str | None](HYDRA_FULL_ERROR=os.environ.get("HYDRA_FULL_ERROR"))
     sys.argv = [before[0], *arguments]
     _set_environment({"HYDRA_FULL_ERROR": "1"})

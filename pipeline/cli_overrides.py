@@ -1,5 +1,7 @@
-"""The command line before Hydra sees it: `workload=bert` becomes `+workload=bert`, and a key that does not exist reaches our own
-check, which has better words than Hydra's."""
+"""The command line made ready for Hydra.
+
+`workload=bert` becomes `+workload=bert`, and a key that does not exist reaches our own check, whose words are better.
+"""
 
 from __future__ import annotations
 

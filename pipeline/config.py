@@ -1,4 +1,4 @@
-"""The configuration as checked values: what every YAML group may hold, and of which type. Values and defaults are in conf/."""
+"""The configuration as checked values: what every YAML group may hold, and of which type; defaults are in conf/."""
 
 from __future__ import annotations
 
@@ -113,9 +113,13 @@ class SearchSettings(Settings):
 
 
 class VerificationSettings(Settings):
-    """random_inputs: sets of random inputs per candidate · hostile: also large, tiny, zero, infinite and NaN inputs ·
-    tolerance_factor: multiplies the tolerance that is derived from dtype and reduction length · vote: ask ONNX Runtime about
-    the whole module too, where it is installed."""
+    """What is compared with float64.
+
+    random_inputs      sets of random inputs per candidate
+    hostile            also large, tiny, zero, infinite and NaN inputs
+    tolerance_factor   multiplies the tolerance that is derived from dtype and reduction length
+    vote               ask ONNX Runtime about the whole module too, where it is installed
+    """
 
     random_inputs: PositiveInt
     hostile: bool
@@ -148,7 +152,7 @@ class MeasurementSettings(Settings):
 
 
 class CodegenSettings(Settings):
-    """level: LLVM's optimization level · keep: write the IR and the assembly of the chosen kernels to the run's folder."""
+    """level: LLVM's optimization level · keep: the IR and assembly of the chosen kernels go to the run's folder."""
 
     level: Literal[0, 1, 2, 3]
     keep: bool
@@ -169,7 +173,7 @@ class ReportSettings(Settings):
 
 
 class CompareSettings(Settings):
-    """peers: the other runtimes to compare with, by name · plugins: what a name stands for · seconds: per peer, at most."""
+    """peers: other runtimes to compare with, by name · plugins: what a name stands for · seconds: per peer, at most."""
 
     peers: tuple[str, ...]
     seconds: PositiveFloat
@@ -225,7 +229,7 @@ class Config(Settings):
 
 
 def parse(data: Mapping[str, Any]) -> Config:
-    """The checked configuration of plain data; a `ConfigError` names the first thing that is wrong by its dotted path."""
+    """The checked configuration of plain data; a `ConfigError` names what is wrong first by its dotted path."""
     try:
         text = json.dumps(data)
     except TypeError as error:

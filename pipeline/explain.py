@@ -1,4 +1,4 @@
-"""The words for a value that pydantic refused: its dotted path, the value, what was expected, and the nearest valid key."""
+"""The words for a value that pydantic refused: its dotted path, what was expected, and the nearest valid key."""
 
 from __future__ import annotations
 

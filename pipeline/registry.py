@@ -1,4 +1,4 @@
-"""From a class path in YAML to an object: the allow-list of packages, and the check of the arguments before anything is built."""
+"""From a class path in YAML to an object: the list of allowed packages, and the check of the arguments."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
     except NameError:
-        # A name that exists only for the type checker: its arguments go unchecked here, the constructor has the last word.
+        # A name that exists only for the type checker: the constructor has the last word on these arguments.
         return {}
 
 

@@ -1,4 +1,4 @@
-"""This machine as a target: its CPU, vector width, caches and cores, each with a fallback where the system does not tell."""
+"""This machine as a target: CPU, vector width, caches and cores, each with a fallback where the system is silent."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _features() -> tuple[str, ...]:
 
 
 def _core(triple: str, cpu: str, bits: int) -> Core:
-    """Typical figures of the family. Zen 4 and the small Intel servers issue one 512-bit multiply-add per cycle, not two."""
+    """Typical figures of the family. Zen 4 and small Intel parts issue one 512-bit multiply-add per cycle, not two."""
     if is_arm(triple):
         narrow = cpu.startswith(("cortex-a5", "cortex-a3"))
         wide = cpu.startswith(("apple", "neoverse-v", "cortex-x"))

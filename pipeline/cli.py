@@ -196,7 +196,7 @@ def _first_line(error: BaseException) -> str:
 
 @contextmanager
 def _command_line(arguments: Sequence[str]) -> Iterator[None]:
-    """Hydra reads `sys.argv`. It hands errors on only where HYDRA_FULL_ERROR is set, else it prints and exits itself."""
+    """Hydra reads `sys.argv`. It hands errors on only if HYDRA_FULL_ERROR is set, else it exits itself."""
     before, environment = sys.argv, dict[str, str | None](HYDRA_FULL_ERROR=os.environ.get("HYDRA_FULL_ERROR"))
     sys.argv = [before[0], *arguments]
     _set_environment({"HYDRA_FULL_ERROR": "1"})

@@ -35,7 +35,7 @@ class MemoryPlan:
 
 
 _Order = Callable[[Lifetime], tuple[int, ...]]
-# Each order with both ways to choose a gap. Large first packs best for encoders, by time for chains, by area for long skips.
+# Each is tried with both ways to choose a gap. Large first packs encoders best, time chains, area long skips.
 _ORDERS: Mapping[str, _Order] = {
     "size": lambda item: (-item.nbytes, item.first),
     "area": lambda item: (-item.nbytes * (item.last - item.first + 1), item.first),

@@ -1,7 +1,7 @@
 """A whole model before and after linking: which kernel runs on which buffers, in order.
 
-The engine hands over a `ModulePlan`; `pipeline.codegen.llvm.link` turns it into a `LinkedModule`, which the runtime stores
-and runs. Both are plain values: names, shapes, offsets and object code.
+The engine hands over a `ModulePlan`; `pipeline.codegen.llvm.link` turns it into a `LinkedModule`, which the runtime
+stores and runs. Both are plain values: names, shapes, offsets and object code.
 """
 
 from __future__ import annotations
@@ -21,9 +21,20 @@ from pipeline.ir.target import Target
 BufferRole = Literal["input", "output", "constant", "packed", "intermediate"]
 BOUND_ROLES = frozenset({"input", "constant", "output"})
 ITEM_BYTES: Mapping[str, int] = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-}  # fmt: skip
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +57,8 @@ class Call:
     """One run of a kernel.
 
     kernel   position in `ModulePlan.kernels`
-    buffers  one buffer or alias for each of the kernel's arguments whose role is input, constant or output, in the order of
-             its arguments; packed arguments and workspaces get theirs when the module is linked
+    buffers  one buffer or alias for each of the kernel's arguments whose role is input, constant or output, in order;
+             packed arguments and workspaces get theirs when the module is linked
     label    what a trace and a table show
     task     the tuning task that the kernel was found by
     """
@@ -65,8 +76,8 @@ class ModulePlan:
     buffers  every tensor that is not an alias; those of role packed are the linker's business and not listed
     aliases  another name for the bytes of a buffer or of a further alias, such as a reshaped view
     inputs   names of the buffers that the caller gives, in order
-    outputs  names of what the caller gets, in order: output buffers, or names in `aliases` (of an intermediate, an input, a
-             constant or another output: copied at run time where that is needed). An aliased output has its own shape in `shapes`
+    outputs  names of what the caller gets, in order: output buffers, or names in `aliases` (of an intermediate, an
+             input, a constant or another output: copied at run time where that is needed)
     shapes   shape of an aliased output where it differs from that of the buffer behind it
     """
 
@@ -136,7 +147,7 @@ class Weight:
 class LinkedModule:
     """A model as object code with one entry, and the data that it needs.
 
-    objects    object files by name; together they define muschedule_main, muschedule_main_traced, muschedule_bind and the team
+    objects    object files by name; together they define muschedule_main, its traced twin, muschedule_bind and the team
     weights    layout of the constants area, whose data is `data`, by name
     threads    the most threads that can work on one run; 1 when no kernel is parallel
     slots      pointers of the table that muschedule_bind fills
@@ -185,30 +196,33 @@ def _check_call(plan: ModulePlan, call: Call, by_name: Mapping[str, Buffer], wri
     if not 0 <= call.kernel < len(plan.kernels):
         raise CheckError("a call names no kernel", where=call.label, why=f"kernel {call.kernel} of {len(plan.kernels)}")
     kernel = plan.kernels[call.kernel]
+    where = call.label or kernel.symbol
     arguments = [argument for argument in kernel.arguments if argument.role in BOUND_ROLES]
     if len(arguments) != len(call.buffers):
         raise CheckError(
-            "a call has the wrong number of buffers", where=call.label or kernel.symbol,
+            "a call has the wrong number of buffers",
+            where=where,
             why=f"the kernel has {len(arguments)} bound arguments, the call {len(call.buffers)} buffers",
-        )  # fmt: skip
+        )
     outputs = []
     for argument, name in zip(arguments, call.buffers, strict=True):
         root = plan.root(name)
         if root not in by_name:
-            raise CheckError("a call names no buffer", where=call.label or kernel.symbol, why=f"{name!r} is not one")
+            raise CheckError("a call names no buffer", where=where, why=f"{name!r} is not one")
         buffer = by_name[root]
         need = math.prod(argument.shape) * ITEM_BYTES[argument.dtype]
         if need != buffer.nbytes or argument.dtype != buffer.dtype:
             raise CheckError(
-                "a buffer does not fit its argument", where=f"{call.label or kernel.symbol}, argument {argument.name}",
-                why=f"{name} is {buffer.dtype}{list(buffer.shape)}, the argument {argument.dtype}{list(argument.shape)}",
-            )  # fmt: skip
+                "a buffer does not fit its argument",
+                where=f"{where}, argument {argument.name}",
+                why=f"{name} is {buffer.dtype}{list(buffer.shape)}, it needs {argument.dtype}{list(argument.shape)}",
+            )
         if argument.role == "output":
             if buffer.role in ("input", "constant"):
-                raise CheckError("a call writes what is only read", where=call.label or kernel.symbol, why=f"{name} is {buffer.role}")
+                raise CheckError("a call writes what is only read", where=where, why=f"{name} is {buffer.role}")
             outputs.append(root)
         elif root not in written:
-            raise CheckError("a call reads what nothing wrote", where=call.label or kernel.symbol, why=f"buffer {name}")
+            raise CheckError("a call reads what nothing wrote", where=where, why=f"buffer {name}")
         elif argument.role == "constant" and buffer.role != "constant":
-            raise CheckError("a constant argument gets a buffer of run time", where=call.label or kernel.symbol, why=name)
+            raise CheckError("a constant argument gets a buffer of run time", where=where, why=name)
     written.update(outputs)

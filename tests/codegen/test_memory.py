@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from pipeline.codegen.memory import ALIGNMENT, Lifetime, MemoryPlan, lower_bound, plan_memory
 
 lifetimes = st.lists(
-    st.builds(lambda size, first, span: (size, first, first + span), st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12)),
+    st.builds(
+        lambda size, first, span: (size, first, first + span),
+        st.integers(0, 5000),
+        st.integers(0, 30),
+        st.integers(0, 12),
+    ),
     max_size=40,
 ).map(lambda rows: [Lifetime(f"b{i}", *row) for i, row in enumerate(rows)])
 
@@ -19,9 +24,13 @@ def overlapping(items: list[Lifetime], plan: MemoryPlan) -> list[tuple[str, str]
     return [
         (a.name, b.name)
         for a, b in itertools.combinations(items, 2)
-        if a.nbytes and b.nbytes and a.first <= b.last and b.first <= a.last
-        and plan.offsets[a.name] < plan.offsets[b.name] + b.nbytes and plan.offsets[b.name] < plan.offsets[a.name] + a.nbytes
-    ]  # fmt: skip
+        if a.nbytes
+        and b.nbytes
+        and a.first <= b.last
+        and b.first <= a.last
+        and plan.offsets[a.name] < plan.offsets[b.name] + b.nbytes
+        and plan.offsets[b.name] < plan.offsets[a.name] + a.nbytes
+    ]
 
 
 @given(lifetimes)

@@ -106,7 +106,11 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         cases = _cases(composed)
         if not cases:
             return _run(configured(composed), folder)
-        codes = [_guarded(_case(overrides, name, case), folder / f"{name}-{case}", ()) for name, case in cases]
+        codes = []
+        for name, case in cases:
+            label = name if case is None else f"{name}-{case}"
+            log.info("%s", label)
+            codes.append(_guarded(_case(overrides, name, case), folder / label, ()))
         suite.write_table(folder)
         return max(codes)
     except KeyboardInterrupt:
@@ -117,7 +121,10 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         if mistake is not None:
             log.error("%s", mistake)
             return 2
-        log.error("%s: %s. The traceback is in %s", type(error).__name__, error, folder / "pipeline.log", exc_info=True)
+        said = str(error).rstrip(".") or "no message"
+        log.error(
+            "%s: %s. The traceback is in pipeline.log of the run's folder", type(error).__name__, said, exc_info=True
+        )
         return 1
 
 
@@ -136,22 +143,22 @@ def _run(config: Config, folder: Path) -> int:
     return 0 if summary.verified and summary.status != "failed" else 1
 
 
-def _cases(composed: DictConfig) -> tuple[tuple[str, int], ...]:
-    """The workloads of a suite with their case numbers; none where the run has one workload."""
-    given = _plain(composed).get("suite") or {}
-    match given:
-        case dict() if all(isinstance(cases, list) for cases in given.values()):
-            pairs = [(str(name), case) for name, cases in given.items() for case in cases]
-        case _:
-            pairs = [("", None)]
-    if not all(isinstance(case, int) for _, case in pairs):
-        raise ConfigError(f"{given!r} is not valid here", where="suite", todo="Write {workload: [case, …], …}")
-    return tuple(pairs)
+def _cases(composed: DictConfig) -> tuple[tuple[str, int | None], ...]:
+    """The workloads of a suite with their case numbers; none at all where the run has one workload."""
+    match _plain(composed).get("suite") or {}:
+        case dict() as given if all(isinstance(cases, list) for cases in given.values()):
+            return tuple((str(name), case) for name, cases in given.items() for case in (cases or [None]))
+        case given:
+            raise ConfigError(
+                f"{given!r} is not valid here", where="suite", todo="Write {workload: [case, …], …}, or [] for no case"
+            )
 
 
-def _case(overrides: Sequence[str], name: str, case: int) -> DictConfig:
+def _case(overrides: Sequence[str], name: str, case: int | None) -> DictConfig:
     kept = [override for override in overrides if not override.lstrip("+").startswith(("suite", "workload"))]
-    return hydra.compose("config", overrides=[*kept, f"+workload={name}", f"++workload.case={case}", "++suite={}"])
+    chosen = [f"+workload={name}", *([] if case is None else [f"++workload.case={case}"])]
+    # The experiment would bring its suite back, so the case is told that it has none.
+    return hydra.compose("config", overrides=[*kept, *chosen, "++suite=null"])
 
 
 def _plain(composed: DictConfig) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline.errors import ConfigError, listed
 
 SHOWS_ONLY = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 TAKES_A_VALUE = (
     "--cfg",
     "-c",
@@ -27,22 +28,33 @@ TAKES_A_VALUE = (
 
 
 def rewritten(arguments: Sequence[str], groups: Collection[str]) -> list[str]:
-    """The arguments as Hydra wants them.
+    """The arguments as Hydra wants them: its own options first, then the overrides.
 
     groups   the folders of the configuration: of these one chooses, they are not keys
     """
-    result: list[str] = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        key, equals, _ = argument.partition("=")
-        if not equals or before in TAKES_A_VALUE or not re.fullmatch(r"\w[\w.]*", key) or key.startswith("hydra."):
-            result.append(argument)
-        elif key == "workload":
-            result.append("+" + argument)
-        elif key in groups:
-            result.append(argument)
-        else:
-            result.append("++" + argument)
-    return result
+    options: list[str] = []
+    overrides: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("-"):
+            overrides.append(_override(argument, groups))
+            continue
+        options.append(argument)
+        if argument in TAKES_A_VALUE and rest:
+            options.append(rest.pop(0))
+        elif argument in ("--info", "-i"):
+            options.append(rest.pop(0) if rest and rest[0] in INFO else "all")
+    return options + overrides
+
+
+def _override(argument: str, groups: Collection[str]) -> str:
+    key, equals, _ = argument.partition("=")
+    if not equals or not re.fullmatch(r"\w[\w.]*", key) or key.startswith("hydra."):
+        return argument
+    if key == "workload":
+        return "+" + argument
+    return argument if key in groups else "++" + argument
 
 
 def demand_workload(arguments: Sequence[str], conf: Path) -> None:

@@ -183,7 +183,8 @@ class CompareSettings(Settings):
     def _known(self) -> Self:
         for peer in self.peers:
             if peer not in self.plugins:
-                raise ValueError(f"there is no peer '{peer}': choose of {listed(self.plugins)}")
+                choices = listed(self.plugins) or "none is configured"
+                raise ValueError(f"peers: there is no peer '{peer}' (known: {choices})")
         return self
 
 

@@ -41,6 +41,8 @@ def explain(error: ValidationError, model: Any, where: str = "") -> ConfigError:
             todo = did_you_mean(str(loc[-1]), keys) + (f"The valid keys are: {listed(keys)}" if keys else "")
         case "missing":
             what, why, todo = "missing", "", "Give it a value"
+        case "value_error":
+            what, why, todo = _lowered(first["msg"]), "", ""
         case _:
             what = f"{_shown(first['input'])} is not valid here"
             told = dict.fromkeys(_lowered(e["msg"]) for e in found if _without_branches(e["loc"]) == loc)
@@ -77,8 +79,8 @@ def _shown(value: object) -> str:
 
 
 def _lowered(message: str) -> str:
-    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    return message[:1].lower() + message[1:]
+    message = message.removeprefix("Value error, ").replace("Input should be", "Expected", 1)
+    return message if message.startswith("Expected") else message[:1].lower() + message[1:]
 
 
 def _keys(model: Any, loc: Sequence[int | str]) -> tuple[str, ...]:

@@ -15,5 +15,5 @@ def constant_key(array: np.ndarray) -> str:
     """The first 96 bits of the SHA-256 of dtype, shape and row-major data."""
     kind = type_of(array)
     digest = hashlib.sha256(f"{kind.dtype}{list(kind.shape)}".encode())
-    digest.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()[:KEY_DIGITS]

@@ -95,7 +95,7 @@ def infer(op: g.Op, operands: Sequence[TensorType], *, shape: Shape | None = Non
             if not 0 <= k <= x.shape[axis] or part not in ("values", "indices"):
                 raise _error(op, f"k {k} of {x.shape[axis]}, part {part!r}")
             return TensorType(_replaced(x.shape, axis, k), x.dtype if part == "values" else "int64")
-        case (g.Reshape() | g.Transpose() | g.Slice() | g.Pad() | g.Broadcast() | g.Concat()):
+        case g.Reshape() | g.Transpose() | g.Slice() | g.Pad() | g.Broadcast() | g.Concat():
             return _view(op, operands, shape)
     assert_never(op)
 
@@ -293,7 +293,8 @@ def _indexed(op: g.Gather | g.GatherElements | g.GatherND | g.ScatterElements | 
             _axis(op, axis, data.shape)
             fits = len(indices.shape) == len(data.shape) and all(
                 small <= full
-                for small, full in zip(_replaced(indices.shape, axis, 0), _replaced(data.shape, axis, 0), strict=True))
+                for small, full in zip(_replaced(indices.shape, axis, 0), _replaced(data.shape, axis, 0), strict=True)
+            )
             if not fits:
                 raise _error(op, f"indices {indices.shape} for data {data.shape} along axis {axis}")
             if isinstance(op, g.GatherElements):

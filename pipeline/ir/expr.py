@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
@@ -9,13 +10,36 @@ from typing import assert_never
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 
+FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
+
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A number."""
+    """A number, of the Python type that its dtype calls for.
+
+    Equal are constants that compute the same: 1 and 1.0 of dtype float32, NaN and itself, but not 0.0 and -0.0.
+    """
 
     value: int | float | bool
     dtype: DType = "int64"
+
+    def __post_init__(self) -> None:
+        value = self.value
+        if self.dtype == "bool":
+            value = bool(value)
+        elif self.dtype in FLOATS:
+            value = float(value)
+        elif int(value) == value if math.isfinite(value) else False:  # a fraction stays, for the checker to find
+            value = int(value)
+        object.__setattr__(self, "value", value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Const):
+            return NotImplemented
+        return self.dtype == other.dtype and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +60,8 @@ class Size:
 class Op:
     """A scalar function: every name of `graph.ELEMENTWISE`, and on indices also `floordiv` and `mod` (floored).
 
-    "guard" has operands (condition, value, otherwise) and does not evaluate `value` where the condition is false, so that
-    a load in it may be out of bounds there. "cast" converts to `dtype`.
+    "guard" has operands (condition, value, otherwise) and does not evaluate `value` where the condition is false, so
+    that a load in it may be out of bounds there. "cast" converts to `dtype`.
     """
 
     fn: str
@@ -162,19 +186,19 @@ def size(value: int | Poly) -> Expr:
 def affine(expr: Expr) -> Affine | None:
     """The affine form of an index expression; None where it has none."""
     match expr:
-        case Const(value, _):
-            return Affine((), Poly.of(int(value))) if isinstance(value, int) else None
+        case Const(value, dtype):
+            return Affine((), Poly.of(int(value))) if isinstance(value, int) and dtype == "int64" else None
         case Var(name):
             return Affine(((name, Poly.of(1)),), Poly.of(0))
         case Size(poly):
             return Affine((), poly)
-        case Op("add", (a, b)):
+        case Op("add", (a, b), "int64"):
             x, y = affine(a), affine(b)
             return x + y if x is not None and y is not None else None
-        case Op("sub", (a, b)):
+        case Op("sub", (a, b), "int64"):
             x, y = affine(a), affine(b)
             return x + y.scale(Poly.of(-1)) if x is not None and y is not None else None
-        case Op("mul", (a, b)):
+        case Op("mul", (a, b), "int64"):
             x, y = affine(a), affine(b)
             if x is None or y is None:
                 return None
@@ -207,6 +231,8 @@ def simplify(expr: Expr) -> Expr:
         case Op("add" | "sub" | "mul", _):
             form = affine(expr)
             return expr if form is None else from_affine(form)
+        case Op("floordiv" | "mod", (_, Const(0))):
+            return expr
         case Op("floordiv", (Const(a), Const(b))):
             return Const(int(a) // int(b))
         case Op("mod", (Const(a), Const(b))):

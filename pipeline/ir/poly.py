@@ -63,7 +63,7 @@ class Poly:
     def quotient(self, divisor: Poly) -> Poly | None:
         """self / divisor where the divisor has one term and every term is a multiple of it; None otherwise."""
         if len(divisor.terms) != 1:
-            return Poly.of(1) if self == divisor else None
+            return Poly.of(1) if self == divisor and self.terms else None
         ((under, by),) = divisor.terms
         terms = []
         for monomial, coefficient in self.terms:
@@ -75,7 +75,7 @@ class Poly:
             if coefficient % by:
                 return None
             terms.append((tuple(left), coefficient // by))
-        return Poly(tuple(terms))
+        return Poly(tuple(sorted(terms)))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The number at integers, or an array where the values are arrays (one entry per candidate)."""

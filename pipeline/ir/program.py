@@ -21,10 +21,10 @@ Combine = Literal["sum", "max", "min", "prod"]
 class Buffer:
     """Row-major storage.
 
-    scope   global: memory that all threads see · shared: one core's (or thread block's) scratch in L1/L2 or shared memory ·
-            local: a register tile · fragment: tensor-core registers
-    role    of a global buffer: an argument (input, constant, output), something made once from constants before the program
-            is ever run (packed), or scratch (intermediate)
+    scope   global: memory that all threads see · shared: one core's (or thread block's) scratch in L1/L2 or shared
+            memory · local: a register tile · fragment: tensor-core registers
+    role    of a global buffer: an argument (input, constant, output), something made once from constants before the
+            program is ever run (packed), or scratch (intermediate)
     """
 
     name: str
@@ -70,7 +70,7 @@ class Iter:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A unit of computation: buffer[indices] = value, or with `combine`: buffer[indices] = combine(buffer[indices], value).
+    """A unit of computation: buffer[indices] = value; with `combine`: buffer[indices] = combine(buffer[indices], value).
 
     where    further conditions (bool expressions over the loops around it) under which it runs
     init     with `combine`: the value that the element has before the first combination; None: it is there already
@@ -118,7 +118,8 @@ class Derived:
 class Program:
     """A loop nest with its global buffers, its free parameters and the symbols derived from them.
 
-    The top level is a `Seq` of regions. Regions run one after another; all threads have finished one before the next begins.
+    The top level is a `Seq` of regions. Regions run one after another; all threads have finished one before the next
+    begins.
     `prologue` regions read only constants and run once, before the program is ever run: they make the packed buffers.
     """
 
@@ -233,6 +234,6 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
 
 
 __all__ = [
-    "Alloc", "Axis", "Block", "Buffer", "Combine", "Derived", "Iter", "Loop", "LoopKind", "Program", "Role", "Scope", "Seq",
-    "Stmt", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements", "sequence", "walk",
+    "Alloc", "Axis", "Block", "Buffer", "Combine", "Derived", "Iter", "Loop", "LoopKind", "Program", "Role", "Scope",
+    "Seq", "Stmt", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements", "sequence", "walk",
 ]  # fmt: skip

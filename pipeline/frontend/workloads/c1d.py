@@ -1,0 +1,56 @@
+"""Convolution in one dimension."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.frontend.workloads.cases import choose
+from pipeline.frontend.workloads.convolution import Convolution
+from pipeline.ir.graph import DType, Graph
+
+COLUMNS = ("length", "ci", "co", "k", "s", "p")
+CASES = (
+    (256, 64, 128, 3, 2, 1),
+    (128, 128, 256, 1, 2, 0),
+    (64, 256, 256, 5, 1, 2),
+    (32, 512, 512, 3, 1, 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class C1d:
+    """A size that is given takes the place of the case's."""
+
+    name: str = "c1d"
+    case: int = 0
+    length: int | None = None
+    ci: int | None = None
+    co: int | None = None
+    k: int | None = None
+    s: int | None = None
+    p: int | None = None
+    batch: int = 1
+    constant_weights: bool = True
+    dtype: DType = "float32"
+
+    def convolution(self) -> Convolution:
+        given = {column: getattr(self, column) for column in COLUMNS}
+        z = choose(self.name, COLUMNS, CASES, self.case, given)
+        return Convolution(
+            self.name,
+            self.batch,
+            (z["length"],),
+            z["ci"],
+            z["co"],
+            z["k"],
+            z["s"],
+            z["p"],
+            constant_weights=self.constant_weights,
+            dtype=self.dtype,
+        )
+
+    def build(self, seed: int) -> Graph:
+        return self.convolution().build(seed)
+
+    def describe(self) -> str:
+        return self.convolution().describe()

@@ -1,0 +1,58 @@
+"""Convolution in three dimensions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.frontend.workloads.cases import choose
+from pipeline.frontend.workloads.convolution import Convolution
+from pipeline.ir.graph import DType, Graph
+
+COLUMNS = ("d", "h", "w", "ci", "co", "k", "s", "p")
+CASES = (
+    (16, 224, 224, 3, 64, 7, 2, 3),
+    (16, 56, 56, 64, 64, 1, 1, 0),
+    (16, 14, 14, 256, 256, 3, 1, 1),
+    (16, 7, 7, 512, 512, 3, 1, 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class C3d:
+    """A size that is given takes the place of the case's."""
+
+    name: str = "c3d"
+    case: int = 0
+    d: int | None = None
+    h: int | None = None
+    w: int | None = None
+    ci: int | None = None
+    co: int | None = None
+    k: int | None = None
+    s: int | None = None
+    p: int | None = None
+    batch: int = 1
+    constant_weights: bool = True
+    dtype: DType = "float32"
+
+    def convolution(self) -> Convolution:
+        given = {column: getattr(self, column) for column in COLUMNS}
+        z = choose(self.name, COLUMNS, CASES, self.case, given)
+        return Convolution(
+            self.name,
+            self.batch,
+            (z["d"], z["h"], z["w"]),
+            z["ci"],
+            z["co"],
+            z["k"],
+            z["s"],
+            z["p"],
+            constant_weights=self.constant_weights,
+            dtype=self.dtype,
+        )
+
+    def build(self, seed: int) -> Graph:
+        return self.convolution().build(seed)
+
+    def describe(self) -> str:
+        return self.convolution().describe()

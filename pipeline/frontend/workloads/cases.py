@@ -1,0 +1,26 @@
+"""The numbered cases of an operator family, with sizes that the user may give instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.errors import UserError
+
+
+def choose(family: str, columns: Sequence[str], cases: Sequence[Sequence[int]], case: int,
+           given: Mapping[str, int | None]) -> dict[str, int]:  # fmt: skip
+    """The sizes of a case by name; each that is given (not None) takes the case's place.
+
+    Only padding may be 0.
+    """
+    if not 0 <= case < len(cases):
+        options = " · ".join(f"{i}: {','.join(map(str, row))}" for i, row in enumerate(cases))
+        raise UserError(f"there is no case {case}", where=f"workload.case of {family}",
+                        todo=f"The cases ({','.join(columns)}) are {options}")  # fmt: skip
+    sizes = dict(zip(columns, cases[case], strict=True))
+    sizes |= {name: size for name, size in given.items() if size is not None}
+    for name, size in sizes.items():
+        if size < (0 if name == "p" else 1):
+            raise UserError(f"the size is {size}", where=f"workload.{name} of {family}", why="It must be positive",
+                            todo=f"Give whole numbers for {', '.join(columns)}")  # fmt: skip
+    return sizes

@@ -1,0 +1,360 @@
+"""A session: a loaded model that runs, with the habits of ONNX Runtime's InferenceSession."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pipeline.codegen.llvm.compile import LoadedObject
+from pipeline.codegen.llvm.link import aligned_zeros
+from pipeline.codegen.llvm.team import Team
+from pipeline.codegen.module import Port
+from pipeline.errors import UserError, listed
+from pipeline.ir.graph import Shape
+from pipeline.ir.graph_types import numpy_dtype
+from pipeline.runtime.artifact import Artifact, load_artifact
+
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
+_JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+_BIND = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class NodeArg:
+    """An input or an output: `name`, `shape` (a list), `type` as ONNX writes it, and NumPy's `dtype`."""
+
+    __slots__ = ("dtype", "name", "shape", "type")
+
+    def __init__(self, port: Port) -> None:
+        self.name = port.name
+        self.shape = list(port.shape)
+        self.dtype = numpy_dtype(port.dtype)
+        self.type = f"tensor({_ONNX_NAMES.get(port.dtype, port.dtype)})"
+
+    def __repr__(self) -> str:
+        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
+
+
+class _Context:
+    """What one run at a time owns: the arena, the table of pointers, and the array that the main function is given."""
+
+    __slots__ = ("_kept", "address", "pointers")
+
+    def __init__(
+        self, artifact: Artifact, bind: Callable[[int], None], trace: np.ndarray[Any, Any] | None = None
+    ) -> None:
+        arena = aligned_zeros(artifact.memory.arena_bytes)
+        table = np.zeros(artifact.slots + 1, np.int64)
+        ports = len(artifact.inputs) + len(artifact.outputs)
+        self.pointers = (ctypes.c_int64 * (ports + 4))()
+        self.pointers[ports : ports + 3] = [artifact.constants.ctypes.data, arena.ctypes.data, table.ctypes.data]
+        if trace is not None:
+            self.pointers[ports + 3] = trace.ctypes.data
+        self.address = ctypes.addressof(self.pointers)
+        self._kept = (arena, table, trace, artifact.constants)
+        bind(self.address)
+
+
+class _Reborn:
+    """The team of a forked child: it starts when it is first used."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = weakref.ref(session)
+
+    def run(self, job: int, buffers: int) -> None:
+        session = self._session()
+        assert session is not None
+        team = session._new_team()
+        assert team is not None
+        session._team = team
+        team.run(job, buffers)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class Session:
+    """A model that is ready to run; any number of Python threads may call it.
+
+    threads   how many threads work on one run; all that the model was made for when None
+    pin       pin each of them, the caller included, to a core of its own
+    spin_us   how long idle workers spin before they park: longer answers faster, shorter leaves the cores to others
+    verify    check the hash of the weights too
+    copy      read the weights into memory of this process, in huge pages where the system has them, instead of mapping
+              the file: slower to load, fewer page faults and TLB misses when running
+
+    A run of one thread holds nobody up: callers run side by side, each in its own memory. Runs of several threads
+    follow one another. After a fork the child makes workers of its own.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        threads: int | None = None,
+        pin: bool = False,
+        spin_us: float = 100.0,
+        verify: bool = False,
+        copy: bool = False,
+    ) -> None:
+        artifact = load_artifact(path, verify=verify, copy=copy)
+        if threads is not None and not 1 <= threads <= artifact.threads and threads != 1:
+            raise UserError(
+                "the model does not run on so many threads",
+                where=str(path),
+                why=f"threads is {threads}",
+                todo=f"Ask for 1 to {artifact.threads}, or make the model again for more",
+            )
+        self._artifact = artifact
+        self._code = LoadedObject(tuple(artifact.objects.values()))
+        self._bind = _BIND(self._code.address("muschedule_bind"))
+        self._main = self._code.address("muschedule_main")
+        self._direct = _JOB(self._main)
+        self._threads = artifact.threads if threads is None else threads
+        self._pin, self._spin_us = pin, spin_us
+        self._inputs = tuple((i, p.name, p.shape, numpy_dtype(p.dtype)) for i, p in enumerate(artifact.inputs))
+        first = len(self._inputs)
+        self._outputs = tuple((first + i, p.shape, numpy_dtype(p.dtype)) for i, p in enumerate(artifact.outputs))
+        self._positions = {port.name: i for i, port in enumerate(artifact.outputs)}
+        self._closed = False
+        self._contexts: queue.SimpleQueue[_Context] = queue.SimpleQueue()
+        self._contexts.put(_Context(artifact, self._bind))
+        self._team: Team | _Reborn | None = self._new_team()
+        _SESSIONS.add(self)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """What `run` has to be fed, in order."""
+        return [NodeArg(port) for port in self._artifact.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """What `run` gives, in order."""
+        return [NodeArg(port) for port in self._artifact.outputs]
+
+    @property
+    def artifact(self) -> Artifact:
+        """The loaded folder: memory figures, provenance, target."""
+        return self._artifact
+
+    @property
+    def threads(self) -> int:
+        """How many threads work on one run."""
+        return self._threads
+
+    def run(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """The outputs of that name (all when None), in new arrays.
+
+        feeds  an array for each input, of exactly its shape and dtype; one that is not contiguous is copied
+        """
+        if self._closed:
+            raise self._refusal()
+        chosen = None if output_names is None else self._choose(output_names)
+        if self._team is None:
+            try:
+                context = self._contexts.get_nowait()
+            except queue.Empty:
+                context = _Context(self._artifact, self._bind)
+        else:
+            context = self._contexts.get()
+        try:
+            held, outputs = self._fill(context.pointers, feeds)
+            if self._team is None:
+                self._direct(context.address, 0, 1, None)
+            else:
+                self._team.run(self._main, context.address)
+            del held
+        finally:
+            self._contexts.put(context)
+        return outputs if chosen is None else [outputs[position] for position in chosen]
+
+    def profile(self, feeds: Mapping[str, np.ndarray[Any, Any]], *, repeats: int = 10) -> dict[str, Any]:
+        """Where the time of a run goes: {total_ms, calls: [{label, task, parallel, ms, share}]}, medians of some runs.
+
+        The time of a call is thread 0's; waiting at a barrier is in none of them, so they sum to less than the total.
+        """
+        times = (
+            np.stack([self._traced(feeds)[0] for _ in range(max(1, repeats))])
+            if self._artifact.calls
+            else np.zeros((1, 0, 2))
+        )
+        spans = np.median(times[..., 1] - times[..., 0], axis=0) / 1e6
+        total = float(np.median(times[..., 1].max(-1) - times[..., 0].min(-1)) / 1e6) if spans.size else 0.0
+        calls = [
+            {
+                "label": call.label,
+                "task": call.task,
+                "parallel": call.parallel,
+                "ms": float(span),
+                "share": float(span) / total if total else 0.0,
+            }
+            for call, span in zip(self._artifact.calls, spans, strict=True)
+        ]
+        return {"total_ms": total, "calls": calls}
+
+    def chrome_trace(self, path: Path | str, feeds: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Writes one run, a row per thread and a bar per call, for chrome://tracing or Perfetto."""
+        self._traced(feeds)  # the first run finds cold caches and parked workers
+        times = self._traced(feeds)
+        start = times[times > 0].min(initial=np.iinfo(np.int64).max)
+        events: list[dict[str, Any]] = [
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": thread, "args": {"name": f"thread {thread}"}}
+            for thread in range(self._threads)
+        ]
+        for thread, row in enumerate(times):
+            for call, (begin, end) in zip(self._artifact.calls, row, strict=True):
+                if begin > 0:
+                    span = {"ts": (begin - start) / 1e3, "dur": (end - begin) / 1e3, "pid": 1, "tid": thread}
+                    category = call.task or "call"
+                    events.append(
+                        {"name": call.label, "cat": category, "ph": "X", **span, "args": {"kernel": call.symbol}}
+                    )
+        try:
+            Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        except OSError as error:
+            raise UserError(
+                "the trace cannot be written", where=str(path), why=str(error), todo="Name another path"
+            ) from error
+
+    def close(self) -> None:
+        """Ends the worker threads. A closed session does not run again."""
+        self._closed = True
+        if self._team is not None:
+            self._team.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _new_team(self) -> Team | None:
+        cores = self._cores() if self._pin else None
+        return Team(self._threads, self._code, cores=cores, spin_us=self._spin_us) if self._threads > 1 else None
+
+    def _after_fork(self) -> None:
+        """The workers, and whoever held the memory, are in the parent; most children never run the model."""
+        if self._team is not None and not self._closed:
+            self._team = _Reborn(self)
+        self._contexts = queue.SimpleQueue()
+        self._contexts.put(_Context(self._artifact, self._bind))
+
+    def _cores(self) -> list[int] | None:
+        """The cores of this process, one for each thread; None (no pinning) when there are too few of them."""
+        if not hasattr(os, "sched_getaffinity"):
+            return None
+        cores = sorted(os.sched_getaffinity(0))
+        return cores[: self._threads] if len(cores) >= self._threads else None
+
+    def _fill(
+        self, pointers: Any, feeds: Mapping[str, np.ndarray[Any, Any]]
+    ) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
+        """Writes the addresses of checked inputs and of new outputs; gives both, to be kept through the run."""
+        held = []
+        if len(feeds) != len(self._inputs):
+            self._refuse_names(feeds)
+        for index, name, shape, dtype in self._inputs:
+            try:
+                array = feeds[name]
+            except (KeyError, TypeError):
+                self._refuse_names(feeds)
+            if (
+                type(array) is not np.ndarray
+                or array.dtype != dtype
+                or array.shape != shape
+                or not array.flags.c_contiguous
+            ):
+                array = _admit(name, array, shape, dtype)
+            elif not array.flags.aligned:
+                array = array.copy()
+            held.append(array)
+            pointers[index] = array.__array_interface__["data"][0]
+        outputs = []
+        for index, shape, dtype in self._outputs:
+            array = np.empty(shape, dtype)
+            outputs.append(array)
+            pointers[index] = array.__array_interface__["data"][0]
+        return held, outputs
+
+    def _refuse_names(self, feeds: Mapping[str, Any]) -> NoReturn:
+        names = [name for _, name, _, _ in self._inputs]
+        if not isinstance(feeds, Mapping):
+            raise UserError(
+                "the feeds are no mapping", why=f"a {type(feeds).__name__} was given", todo="Give {name: array}"
+            )
+        unknown = [name for name in feeds if name not in names]
+        if unknown:
+            raise UserError(
+                "the model has no such input", where=listed(unknown), todo=f"Its inputs are {listed(names)}"
+            )
+        missing = [name for name in names if name not in feeds]
+        raise UserError("an input is missing", where=listed(missing), todo=f"The model's inputs are {listed(names)}")
+
+    def _choose(self, names: Sequence[str]) -> list[int]:
+        if isinstance(names, str):
+            names = [names]
+        unknown = [name for name in names if name not in self._positions]
+        if unknown:
+            raise UserError(
+                "the model has no such output", where=listed(unknown), todo=f"Its outputs are {listed(self._positions)}"
+            )
+        return [self._positions[name] for name in names]
+
+    def _refusal(self) -> UserError:
+        return UserError("the session is closed", where=str(self._artifact.path), todo="Load the artifact again")
+
+    def _traced(self, feeds: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Nanoseconds (thread, call, begin and end); 0 where a thread had no part in a call."""
+        if self._closed:
+            raise self._refusal()
+        times = np.zeros((self._threads, len(self._artifact.calls), 2), np.int64)
+        job = self._code.address("muschedule_main_traced")
+        context = _Context(self._artifact, self._bind, times)
+        held, outputs = self._fill(context.pointers, feeds)
+        if self._team is None:
+            _JOB(job)(context.address, 0, 1, None)
+        else:
+            self._team.run(job, context.address)
+        del held, outputs
+        return times
+
+
+def load(path: Path | str, **options: Any) -> Session:
+    """A session over the artifact in that folder; the options are those of `Session`."""
+    return Session(path, **options)
+
+
+def _admit(name: str, value: Any, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """What is not at once an array as the model wants it: copied where that changes no value, else refused."""
+    array = np.asarray(value)
+    if array.dtype != dtype and array.dtype.newbyteorder("=") != dtype:
+        raise UserError(
+            "the input has the wrong dtype",
+            where=name,
+            why=f"{array.dtype} was given and the model takes {dtype}",
+            todo=f"Convert it with .astype({dtype.name!r})",
+        )
+    if array.shape != shape:
+        raise UserError(
+            "the input has the wrong shape",
+            where=name,
+            why=f"{list(array.shape)} was given and the model takes {list(shape)}",
+        )
+    return np.require(array, dtype, ["C", "A"])
+
+
+def _after_fork() -> None:
+    for session in list(_SESSIONS):
+        session._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.errors import UserError
-from pipeline.frontend.workloads.cases import choose
+from pipeline.frontend.workloads.cases import choose, require_positive
 from pipeline.frontend.workloads.weights import Weights
 from pipeline.ir.graph import AffineDim, DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
@@ -44,6 +44,7 @@ class Cap:
 
     def build(self, seed: int) -> Graph:
         z = self.sizes()
+        require_positive(self.name, batch=self.batch, capsule=self.capsule)
         b = GraphBuilder()
         side, k, s, p = self.capsule, z["k"], z["s"], z["p"]
         x = b.input("x", (self.batch, z["h"], z["w"], z["ci"], side, side), self.dtype)

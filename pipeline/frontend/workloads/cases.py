@@ -19,8 +19,13 @@ def choose(family: str, columns: Sequence[str], cases: Sequence[Sequence[int]], 
                         todo=f"The cases ({','.join(columns)}) are {options}")  # fmt: skip
     sizes = dict(zip(columns, cases[case], strict=True))
     sizes |= {name: size for name, size in given.items() if size is not None}
-    for name, size in sizes.items():
-        if size < (0 if name == "p" else 1):
-            raise UserError(f"the size is {size}", where=f"workload.{name} of {family}", why="It must be positive",
-                            todo=f"Give whole numbers for {', '.join(columns)}")  # fmt: skip
+    require_positive(family, **{name: size + (name == "p") for name, size in sizes.items()})
     return sizes
+
+
+def require_positive(family: str, **sizes: int) -> None:
+    """A UserError for the first size below 1."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError("the size is not positive", where=f"workload.{name} of {family}",
+                            todo=f"Give positive whole numbers for {', '.join(sizes)}")  # fmt: skip

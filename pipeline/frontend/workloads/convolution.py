@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pipeline.errors import UserError
+from pipeline.frontend.workloads.cases import require_positive
 from pipeline.frontend.workloads.weights import Weights
 from pipeline.ir.graph import DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
@@ -70,6 +71,7 @@ class Convolution:
                 f"stride {self.s}, padding {self.p}{extra}, {self.dtype}")  # fmt: skip
 
     def _refuse(self) -> None:
+        require_positive(self.family, batch=self.batch, groups=self.groups, dilation=self.dilation)
         if self.ci % self.groups or self.co % self.groups:
             raise UserError(f"the channels do not divide into {self.groups} groups", where=f"workload {self.family}",
                             why=f"ci {self.ci}, co {self.co}", todo=f"Give multiples of {self.groups}")  # fmt: skip

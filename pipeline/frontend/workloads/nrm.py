@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.frontend.workloads.cases import choose
+from pipeline.frontend.workloads.cases import choose, require_positive
 from pipeline.ir.graph import DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
 
@@ -34,6 +34,7 @@ class Nrm:
 
     def build(self, seed: int) -> Graph:
         z = self.sizes()
+        require_positive(self.name, batch=self.batch)
         b = GraphBuilder()
         x = b.input("x", (self.batch, z["m"], z["n"]), self.dtype)
         y = b.elementwise("sqrt", b.reduce("sum", b.elementwise("mul", x, x), [1, 2]))

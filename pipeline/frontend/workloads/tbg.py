@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.frontend.workloads.cases import choose
+from pipeline.frontend.workloads.cases import choose, require_positive
 from pipeline.frontend.workloads.weights import Weights
 from pipeline.ir.graph import DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
@@ -37,6 +37,7 @@ class Tbg:
 
     def build(self, seed: int) -> Graph:
         z = self.sizes()
+        require_positive(self.name, batch=self.batch)
         b = GraphBuilder()
         shape = (self.batch, z["seq"], z["head"], z["dim"])
         query = b.input("query", shape, self.dtype)

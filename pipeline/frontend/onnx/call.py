@@ -1,0 +1,97 @@
+"""One application of an operator: its operands, its attributes, and where it stands, for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pipeline.errors import ModelError
+from pipeline.frontend.onnx.tensor import Tensor, constant
+from pipeline.ir.graph import DType
+from pipeline.ir.graph_builder import GraphBuilder
+
+RunSubgraph = Callable[[Any, Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """What the function of an operator gets.
+
+    op, since    the operator and the version that applies, for the opset of the model
+    where        the node in words, for errors
+    operands     None where an optional operand is left out
+    attributes   as Python values; strings decoded
+    outputs      for each output whether anything may read it
+    subgraph     imports a graph attribute, given the values of its inputs
+    """
+
+    builder: GraphBuilder
+    op: str
+    since: int
+    where: str
+    operands: tuple[Tensor | None, ...]
+    attributes: Mapping[str, Any]
+    outputs: tuple[bool, ...]
+    subgraph: RunSubgraph
+
+    def operand(self, position: int) -> Tensor:
+        """An operand that must be there."""
+        found = self.optional(position)
+        if found is None:
+            raise ModelError(f"operand {position} of {self.op} is missing", where=self.where, todo="Export the model again")
+        return found
+
+    def optional(self, position: int) -> Tensor | None:
+        return self.operands[position] if position < len(self.operands) else None
+
+    def given(self) -> tuple[Tensor, ...]:
+        """The operands that are there."""
+        return tuple(operand for operand in self.operands if operand is not None)
+
+    def wants(self, output: int) -> bool:
+        return output < len(self.outputs) and self.outputs[output]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or its default."""
+        return self.attributes.get(name, default)
+
+    def need(self, name: str) -> Any:
+        """An attribute that must be there."""
+        if name not in self.attributes:
+            raise ModelError(f"attribute {name} of {self.op} is missing", where=self.where, todo="Export the model again")
+        return self.attributes[name]
+
+    def axis(self, rank: int, default: int, name: str = "axis") -> int:
+        """The attribute that names a dimension, counted from the front."""
+        return self.dimension(int(self.get(name, default)), rank)
+
+    def dimension(self, axis: int, rank: int) -> int:
+        if not -rank <= axis < max(rank, 1):
+            self.refuse(f"axis {axis} is out of range", why=f"the tensor has {rank} dimensions")
+        return axis % rank if rank else 0
+
+    def known(self, position: int, what: str) -> np.ndarray:
+        """The elements of an operand that shapes depend on; a ModelError where they come from the data."""
+        value = self.operand(position).known()
+        if value is None:
+            raise ModelError(
+                f"the {what} of {self.op} depend on the data",
+                where=self.where,
+                why=f"shapes are static here, and operand {position} is computed from an input of the model",
+                todo="Export the model with a constant there, or cut the model before this node",
+            )
+        return value
+
+    def integers(self, position: int, what: str) -> list[int]:
+        """`known`, as a flat list of integers."""
+        return [int(number) for number in self.known(position, what).reshape(-1)]
+
+    def constant(self, data: object, dtype: DType) -> Tensor:
+        return constant(self.builder, data, dtype)
+
+    def refuse(self, what: str, why: str = "", todo: str = "Export the model without it") -> NoReturn:
+        """Raises the ModelError for what this front end, or ONNX, does not allow."""
+        raise ModelError(what, where=self.where, why=why, todo=todo)

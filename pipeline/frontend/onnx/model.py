@@ -1,0 +1,111 @@
+"""A model in an ONNX file, as a workload: its graph of primitives for fixed sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onnx import ModelProto, ValueInfoProto
+
+from pipeline.errors import ModelError
+from pipeline.frontend.onnx import (
+    ops_activation,
+    ops_control,
+    ops_einsum,
+    ops_elementwise,
+    ops_generate,
+    ops_index,
+    ops_linear,
+    ops_norm,
+    ops_pool,
+    ops_quantize,
+    ops_recurrent,
+    ops_reduce,
+    ops_resize,
+    ops_shape,
+)
+from pipeline.frontend.onnx.dimensions import bind, declared
+from pipeline.frontend.onnx.dtypes import dtype_of
+from pipeline.frontend.onnx.importer import Frame, Importer, functions_of, plain
+from pipeline.frontend.onnx.inventory import Inventory
+from pipeline.frontend.onnx.liveness import needed
+from pipeline.frontend.onnx.load import load
+from pipeline.frontend.onnx.schemas import newest
+from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.ir.graph import Graph
+from pipeline.ir.graph_builder import GraphBuilder
+
+# importing a family is what puts its operators into the table
+FAMILIES = (
+    ops_activation, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_linear, ops_norm, ops_pool,
+    ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_shape,
+)  # fmt: skip
+
+
+class OnnxModel:
+    """The model in a file.
+
+    path    the ONNX file; its external data lie next to it
+    shapes  sizes of its symbolic dimensions by name, or the whole shape of an input by the input's name
+    """
+
+    def __init__(self, path: str, shapes: Mapping[str, int | Sequence[int]] | None = None) -> None:
+        self.path = Path(path)
+        self.shapes = dict(shapes or {})
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def build(self, seed: int) -> Graph:
+        """The graph. The weights are those of the file, so the seed has no say."""
+        del seed
+        return graph_of(load(self.path), self.shapes, str(self.path))
+
+
+def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where: str) -> Graph:
+    """The graph of a model in memory, all of whose tensors are loaded."""
+    opsets = {plain(entry.domain): entry.version for entry in model.opset_import}
+    if opsets.get("", 1) > newest():
+        raise ModelError(
+            f"opset {opsets['']} is not known",
+            where=where,
+            why=f"the installed onnx package knows operators up to opset {newest()}",
+            todo="Export the model for an older opset, or upgrade the onnx package",
+        )
+    stored = {tensor.name for tensor in model.graph.initializer}
+    if model.graph.sparse_initializer:
+        raise ModelError("sparse tensors are not supported", where=where, todo="Export the model with dense tensors")
+    given = [info for info in model.graph.input if info.name not in stored]
+    outputs = [output.name for output in model.graph.output]
+    functions = functions_of(model)
+    inventory = Inventory(functions)
+    inventory.scan(needed(model.graph.node, outputs)[0], opsets)
+    inventory.refuse(where)
+    check_types([*given, *model.graph.output], where)
+    bound = bind([declared(info) for info in given], shapes, where)
+
+    builder = GraphBuilder()
+    environment = {
+        info.name: Tensor(
+            builder,
+            builder.input(info.name, bound[info.name], dtype_of(info.type.tensor_type.elem_type, f"{where}: {info.name}")),
+        )
+        for info in given
+    }
+    importer = Importer(builder, where, functions, inventory.listing())
+    results = importer.graph(model.graph, Frame(environment, opsets, {}, ""))
+    return builder.finish([(name, result.value) for name, result in zip(outputs, results, strict=True)])
+
+
+def check_types(values: Sequence[ValueInfoProto], where: str) -> None:
+    """Inputs and outputs are tensors; no sequences, maps or optional values."""
+    for info in values:
+        kind = info.type.WhichOneof("value")
+        if kind not in ("tensor_type", None):
+            raise ModelError(
+                f"{info.name} is a {kind.removesuffix('_type').replace('_', ' ')}",
+                where=where,
+                why="inputs and outputs are dense tensors here",
+                todo="Export the model with tensors only",
+            )

@@ -1,0 +1,228 @@
+"""Every scalar function of the graph as LLVM instructions on values of any lane count."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from pipeline.codegen.llvm.ir_builder import FLOATS, UNSIGNED, VALUE_TYPE, IrBuilder, Value, literal
+from pipeline.errors import CodegenError
+from pipeline.ir.graph import DType
+
+MATH = frozenset({
+    "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
+    "atanh", "pow", "reciprocal", "rsqrt",
+})  # fmt: skip
+COMPARE = {"eq": ("oeq", "eq"), "ne": ("une", "ne"), "lt": ("olt", "lt"), "le": ("ole", "le"), "gt": ("ogt", "gt"),
+           "ge": ("oge", "ge")}  # fmt: skip
+ROUND = {"floor": "floor", "ceil": "ceil", "round": "roundeven"}
+BITS = {"float": 32, "double": 64, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+
+class MathFunctions(Protocol):
+    """Where the approximations of exp, tanh … come from."""
+
+    def call_symbol(self, fn: str, lanes: int, dtype: str) -> str: ...
+
+
+def elementwise(
+    b: IrBuilder, library: MathFunctions, fn: str, args: tuple[Value, ...], source: DType, result: DType
+) -> Value:
+    """fn of the operands. source: the dtype of the (first) operand, result: that of the outcome."""
+    if fn == "cast":
+        return cast(b, args[0], source, result)
+    if fn == "identity":
+        return args[0]
+    if fn == "where":
+        return b.select(args[0], args[1], args[2])
+    if fn in COMPARE:
+        return _compare(b, fn, args, source)
+    if fn in ("and", "or", "xor"):
+        return b.binary(fn, *args)
+    if fn == "not":
+        ones = literal(True, "i1") if args[0].type == "i1" else literal(-1, args[0].type)
+        return b.binary("xor", args[0], ones)
+    if source in FLOATS:
+        return _float(b, library, fn, args)
+    if source == "bool":
+        return _bool(b, fn, args)
+    return _integer(b, fn, args, source)
+
+
+def _compare(b: IrBuilder, fn: str, args: tuple[Value, ...], dtype: DType) -> Value:
+    ordered, integer = COMPARE[fn]
+    if dtype in FLOATS:
+        return b.compare(f"fcmp {ordered}", *args)
+    sign = "" if integer in ("eq", "ne") else ("u" if dtype in UNSIGNED else "s")
+    return b.compare(f"icmp {sign}{integer}", *args)
+
+
+def _float(b: IrBuilder, library: MathFunctions, fn: str, args: tuple[Value, ...]) -> Value:
+    a = args[0]
+    match fn:
+        case "add" | "sub" | "mul" | "div":
+            return b.binary("f" + fn, *args)
+        case "max" | "min":
+            return extremum(b, fn, *args)
+        case "neg":
+            return b.assign(f"fneg {_typed(a)}", a.type, a.lanes)
+        case "abs":
+            return b.intrinsic("fabs", a)
+        case "sqrt":
+            return b.intrinsic("sqrt", a)
+        case "floor" | "ceil" | "round":
+            return b.intrinsic(ROUND[fn], a)
+        case "sign":
+            zero = literal(0.0, a.type)
+            up = b.select(b.compare("fcmp ogt", a, zero), literal(1.0, a.type), a)  # ±0 and NaN stay
+            return b.select(b.compare("fcmp olt", a, zero), literal(-1.0, a.type), up)
+        case "isnan":
+            return b.compare("fcmp uno", a, a)
+        case "isinf":
+            return b.compare("fcmp oeq", b.intrinsic("fabs", a), literal(math.inf, a.type))
+        case "fmod":
+            return b.binary("frem", *args)
+        case "mod":
+            remainder = b.binary("frem", *args)
+            zero = literal(0.0, a.type)
+            unlike = b.compare("fcmp olt", b.binary("fmul", remainder, args[1]), zero)
+            return b.select(unlike, b.binary("fadd", remainder, args[1]), remainder)
+        case "reciprocal":
+            return b.binary("fdiv", literal(1.0, a.type), a)
+        case "rsqrt":
+            return b.binary("fdiv", literal(1.0, a.type), b.intrinsic("sqrt", a))
+        case _ if fn in MATH:
+            lanes = max(arg.lanes for arg in args)
+            symbol = library.call_symbol(fn, lanes, a.type)
+            return b.call(symbol, a.type, lanes, *args)
+        case _:
+            raise CodegenError(f"no code for {fn} on floating point", where="codegen.llvm.elementwise")
+
+
+def extremum(b: IrBuilder, fn: str, x: Value, y: Value) -> Value:
+    """max or min that hands NaN on, with one instruction where an operand is a number that is known."""
+    better = "fcmp ogt" if fn == "max" else "fcmp olt"
+    if y.literal and not x.literal:
+        x, y = y, x
+    # x86 gives the second operand where either is NaN: with a constant first that is already right
+    chosen = b.select(b.compare(better, x, y), x, y)
+    if x.literal:
+        return chosen
+    return b.select(b.compare("fcmp uno", x, x), x, chosen)
+
+
+def _bool(b: IrBuilder, fn: str, args: tuple[Value, ...]) -> Value:
+    match fn:
+        case "add" | "max":
+            return b.binary("or", *args)
+        case "mul" | "min":
+            return b.binary("and", *args)
+        case "abs" | "sign":
+            return args[0]
+        case _:
+            raise CodegenError(f"no code for {fn} on bool", where="codegen.llvm.elementwise")
+
+
+def _integer(b: IrBuilder, fn: str, args: tuple[Value, ...], dtype: DType) -> Value:
+    a = args[0]
+    unsigned = dtype in UNSIGNED
+    sign = "u" if unsigned else "s"
+    zero, one = literal(0, a.type), literal(1, a.type)
+    match fn:
+        case "add" | "sub" | "mul":
+            return b.binary(fn, *args)
+        case "max" | "min":
+            return b.intrinsic(f"{sign}{fn}", *args)
+        case "neg":
+            return b.binary("sub", zero, a)
+        case "abs":
+            return a if unsigned else b.intrinsic("smax", a, b.binary("sub", zero, a))
+        case "sign":
+            if unsigned:
+                return b.select(b.compare("icmp eq", a, zero), zero, one)
+            up = b.select(b.compare("icmp sgt", a, zero), one, zero)
+            return b.select(b.compare("icmp slt", a, zero), literal(-1, a.type), up)
+        case "floor" | "ceil" | "round":
+            return a
+        case "isnan" | "isinf":
+            return literal(False, "i1", a.lanes)
+        case "div" | "mod" | "fmod" | "floordiv":
+            return _divide(b, fn, a, args[1], sign)
+        case "pow":
+            x, y = (b.convert("uitofp" if unsigned else "sitofp", v, "double") for v in args)
+            raised = b.intrinsic("pow", x, y)
+            return saturate(b, raised, a.type, unsigned)
+        case _:
+            raise CodegenError(f"no code for {fn} on {dtype}", where="codegen.llvm.elementwise")
+
+
+def _divide(b: IrBuilder, fn: str, x: Value, y: Value, sign: str) -> Value:
+    """Division is undefined in LLVM by zero and for INT_MIN / -1: the divisor is made 1 there."""
+    zero, one = literal(0, x.type), literal(1, x.type)
+    if not (y.literal and y.name.lstrip("-").isdigit() and int(y.name) > 0):
+        bad = b.compare("icmp eq", y, zero)
+        if sign == "s":
+            least = literal(-(1 << (BITS[x.type] - 1)), x.type)
+            overflow = b.binary(
+                "and", b.compare("icmp eq", x, least), b.compare("icmp eq", y, literal(-1, x.type))
+            )
+            bad = b.binary("or", bad, overflow)
+        y = b.select(bad, one, y)
+    if fn == "div":
+        return b.binary(f"{sign}div", x, y)
+    remainder = b.binary(f"{sign}rem", x, y)
+    if fn == "fmod" or (sign == "u" and fn == "mod"):
+        return remainder
+    quotient = b.binary(f"{sign}div", x, y) if fn == "floordiv" else None
+    if sign == "u":
+        assert quotient is not None
+        return quotient
+    # the remainder of a floored division has the sign of the divisor
+    unlike = b.compare("icmp slt", b.binary("xor", remainder, y), zero)
+    wrong = b.binary("and", b.compare("icmp ne", remainder, zero), unlike)
+    if quotient is not None:
+        return b.select(wrong, b.binary("sub", quotient, one), quotient)
+    return b.select(wrong, b.binary("add", remainder, y), remainder)
+
+
+def saturate(b: IrBuilder, a: Value, to: str, unsigned: bool) -> Value:
+    """A float as an integer: fptosi out of range is undefined, the saturating form is not."""
+    lanes = a.lanes
+    kind = "fptoui" if unsigned else "fptosi"
+    name = f"llvm.{kind}.sat.{_suffix(to, lanes)}.{_suffix(a.type, lanes)}"
+    wide = to if lanes == 1 else f"<{lanes} x {to}>"
+    b.declare(name, f"declare {wide} @{name}({_type(a)})")
+    return b.assign(f"call {wide} @{name}({_typed(a)})", to, lanes)
+
+
+def cast(b: IrBuilder, a: Value, source: DType, to: DType) -> Value:
+    """A conversion of dtype; floats to integers truncate, anything to bool asks for unequal to zero."""
+    old, new = VALUE_TYPE[source], VALUE_TYPE[to]
+    if to == "bool":
+        if old == "i1":
+            return a
+        zero = literal(0, old)
+        return b.compare("fcmp une" if source in FLOATS else "icmp ne", a, zero)
+    if source in FLOATS and to in FLOATS:
+        wide = a if old == new else b.convert("fpext" if new == "double" else "fptrunc", a, new)
+        return b.convert("fpext", b.convert("fptrunc", wide, "half"), "float") if to == "float16" else wide
+    if source in FLOATS:
+        return saturate(b, a, new, to in UNSIGNED)
+    if to in FLOATS:
+        return b.convert("uitofp" if source in UNSIGNED else "sitofp", a, new)
+    if BITS[old] < BITS[new]:
+        return b.convert("zext" if source in UNSIGNED else "sext", a, new)
+    return a if old == new else b.convert("trunc", a, new)
+
+
+def _type(a: Value) -> str:
+    return a.type if a.lanes == 1 else f"<{a.lanes} x {a.type}>"
+
+
+def _typed(a: Value) -> str:
+    return f"{_type(a)} {a}"
+
+
+def _suffix(type_: str, lanes: int) -> str:
+    short = {"float": "f32", "double": "f64"}.get(type_, type_)
+    return short if lanes == 1 else f"v{lanes}{short}"

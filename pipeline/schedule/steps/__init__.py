@@ -1,0 +1,18 @@
+"""The steps of a schedule: pure functions from program to program, one file each."""
+
+from __future__ import annotations
+
+from pipeline.schedule.steps.fuse import Fuse
+from pipeline.schedule.steps.parallel import Parallel
+from pipeline.schedule.steps.reorder import Reorder
+from pipeline.schedule.steps.split import Split
+from pipeline.schedule.steps.unroll import Unroll
+from pipeline.schedule.steps.vectorize import Vectorize
+
+Step = Fuse | Parallel | Reorder | Split | Unroll | Vectorize
+
+STEPS: dict[str, type] = {
+    kind.__name__: kind for kind in (Fuse, Parallel, Reorder, Split, Unroll, Vectorize)
+}  # fmt: skip
+
+__all__ = ["STEPS", "Fuse", "Parallel", "Reorder", "Split", "Step", "Unroll", "Vectorize"]

@@ -1,0 +1,32 @@
+"""The step that unrolls a loop in the code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pipeline.ir.program import Program
+from pipeline.schedule.nest import loop_at, no_loop, put
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """Repeat the body of a loop in the code, once for each iteration.
+
+    loop   name of the loop
+
+    for i in range(n): s  ->  unrolled for i in range(n): s
+
+    Legal when the loop is serial.
+    """
+
+    loop: str
+
+    def why_not(self, program: Program) -> str | None:
+        if (reason := no_loop(program, self.loop)) is not None:
+            return reason
+        loop, _ = loop_at(program, self.loop)
+        return None if loop.kind == "serial" else f"loop {self.loop} is {loop.kind} already"
+
+    def apply(self, program: Program) -> Program:
+        loop, _ = loop_at(program, self.loop)
+        return put(program, loop, replace(loop, kind="unrolled"))

@@ -47,7 +47,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class JobFailed(Exception):
-    """A job of a sweep has failed and said why; `args[0]` is its exit code."""
+    """A job of a sweep has failed and said why. args: its exit code, the folder of the sweep."""
 
 
 class SweepTable(Callback):
@@ -70,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _command_line(cli_overrides.rewritten(given, groups)):
             hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()
     except JobFailed as failed:
-        return int(failed.args[0])
+        code, folder = failed.args
+        suite.write_table(Path(folder))  # the other jobs have a result
+        return int(code)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except KeyboardInterrupt:
@@ -98,7 +100,7 @@ def job(composed: DictConfig) -> None:
     code = _guarded(composed, Path(settings.runtime.output_dir), list(settings.overrides.task))
     if code:
         # A sweep goes on after a failed job; leaving by SystemExit would end it.
-        raise JobFailed(code) if settings.mode == RunMode.MULTIRUN else SystemExit(code)
+        raise JobFailed(code, settings.sweep.dir) if settings.mode == RunMode.MULTIRUN else SystemExit(code)
 
 
 def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> int:

@@ -12,6 +12,8 @@ from pathlib import Path
 from pipeline.errors import ConfigError, listed
 
 SHOWS_ONLY = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+# Groups without a default, which Hydra adds but does not replace.
+CHOSEN = ("workload", "experiment")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 TAKES_A_VALUE = (
     "--cfg",
@@ -52,7 +54,7 @@ def _override(argument: str, groups: Collection[str]) -> str:
     key, equals, _ = argument.partition("=")
     if not equals or not re.fullmatch(r"\w[\w.]*", key) or key.startswith("hydra."):
         return argument
-    if key == "workload":
+    if key in CHOSEN:
         return "+" + argument
     return argument if key in groups else "++" + argument
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -24,6 +24,18 @@ from pipeline.explain import explain
 from pipeline.ir.target import Cache, Target
 from pipeline.measurement.host import detect_host, with_overrides
 from pipeline.registry import Component, Registry
+
+BUILDER_IS_GIVEN = ("function", "target", "workers", "options")
+RUNNER_IS_GIVEN = ("target",)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A component of the configuration: where it stands, and the names of the arguments that the engine adds."""
+
+    where: str
+    component: Component
+    given: tuple[str, ...] = ()
 
 
 class Settings(BaseModel):
@@ -128,27 +140,18 @@ class VerificationSettings(Settings):
 
 
 class MeasurementSettings(Settings):
-    """How one candidate is timed.
+    """How candidates are built and timed.
 
-    workers            processes that build candidates; null: one per core
-    warmup, samples    runs before the first sample, and samples, of one candidate
-    min_sample_ms      a sample repeats the kernel until it takes this long
-    cut_factor         a candidate this many times slower than the best is cut after its first sample
-    finalists          candidates measured again, interleaved, before one is called best
-    flush_cache        empty the caches between two samples
-    timeout_seconds    after which a candidate counts as hung
-    memory_mb          that one candidate may allocate
+    workers     processes that build; null: one per core of the target
+    finalists   candidates measured again, in turns, before one is called best
+    rounds      of that
     """
 
     workers: PositiveInt | None
-    warmup: NonNegativeInt
-    samples: PositiveInt
-    min_sample_ms: NonNegativeFloat
-    cut_factor: PositiveFloat
     finalists: PositiveInt
-    flush_cache: bool
-    timeout_seconds: PositiveFloat
-    memory_mb: PositiveInt
+    rounds: PositiveInt
+    builder: Component
+    runner: Component
 
 
 class CodegenSettings(Settings):
@@ -216,16 +219,18 @@ class Config(Settings):
         """The registry that builds this configuration's components."""
         return Registry(self.registry.packages)
 
-    def components(self) -> tuple[tuple[str, Component], ...]:
-        """Every component with its dotted path."""
+    def components(self) -> tuple[Part, ...]:
+        """Every component, with its dotted path and the arguments that the engine adds."""
         return (
-            ("workload", self.workload),
-            *((f"rules.schedule[{i}]", rule) for i, rule in enumerate(self.rules.schedule)),
-            *((f"rules.graph[{i}]", rule) for i, rule in enumerate(self.rules.graph)),
-            *((f"rules.extra[{i}]", rule) for i, rule in enumerate(self.rules.extra)),
-            ("search.strategy", self.search.strategy),
-            ("cost_model", self.cost_model),
-            *((f"compare.plugins.{name}", self.compare.plugins[name]) for name in self.compare.peers),
+            Part("workload", self.workload),
+            *(Part(f"rules.schedule[{i}]", rule) for i, rule in enumerate(self.rules.schedule)),
+            *(Part(f"rules.graph[{i}]", rule) for i, rule in enumerate(self.rules.graph)),
+            *(Part(f"rules.extra[{i}]", rule) for i, rule in enumerate(self.rules.extra)),
+            Part("search.strategy", self.search.strategy),
+            Part("cost_model", self.cost_model),
+            Part("measurement.builder", self.measurement.builder, BUILDER_IS_GIVEN),
+            Part("measurement.runner", self.measurement.runner, RUNNER_IS_GIVEN),
+            *(Part(f"compare.plugins.{name}", self.compare.plugins[name]) for name in self.compare.peers),
         )
 
 
@@ -239,6 +244,6 @@ def parse(data: Mapping[str, Any]) -> Config:
         config = Config.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise explain(error, Config) from error
-    for where, component in config.components():
-        config.plugins.check(component, where)
+    for part in config.components():
+        config.plugins.check(part.component, part.where, part.given)
     return config

@@ -15,7 +15,7 @@ class PipelineError(Exception):
     """
 
     def __init__(self, what: str, *, where: str = "", why: str = "", todo: str = "") -> None:
-        super().__init__(what, where, why, todo)
+        super().__init__(what)  # unpickling calls with `args`, then restores the fields: errors cross processes
         self.what, self.where, self.why, self.todo = what, where, why, todo
 
     def __str__(self) -> str:

@@ -80,6 +80,7 @@ def _shown(value: object) -> str:
 
 def _lowered(message: str) -> str:
     message = message.removeprefix("Value error, ").replace("Input should be", "Expected", 1)
+    message = message.replace("a valid array", "a list").replace("an object", "a mapping")  # YAML's words, not JSON's
     return message if message.startswith("Expected") else message[:1].lower() + message[1:]
 
 

@@ -9,7 +9,7 @@ import json
 import pkgutil
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -78,12 +78,13 @@ class Registry:
 
         given   names of the arguments that the caller adds when it builds
         """
-        self._bind(component, where, frozenset(given), build=False)
+        make = self.find(component.class_path, where)
+        self._bind(make, component.arguments, where, frozenset(given), build=False)
 
     def build(self, role: type[Role], component: Component, where: str, **given: Any) -> Role:
         """The object that `component` describes, which must have what `role` (a class or a protocol) demands."""
         make = self.find(component.class_path, where)
-        arguments = self._bind(component, where, frozenset(given), build=True)
+        arguments = self._bind(make, component.arguments, where, frozenset(given), build=True)
         made = make(**arguments, **given)
         missing = _missing(role, made)
         if missing:
@@ -111,36 +112,45 @@ class Registry:
                 todo=f"{_how_to_allow(self.packages)}: registry.packages=[{','.join((*self.packages, package))}]",
             )
 
-    def _bind(self, component: Component, where: str, given: frozenset[str], *, build: bool) -> dict[str, Any]:
+    def _bind(
+        self,
+        make: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        where: str,
+        given: frozenset[str],
+        *,
+        build: bool,
+    ) -> dict[str, Any]:
         """The arguments, each checked against its annotation; components among them are built, or only checked."""
-        make = self.find(component.class_path, where)
-        parameters = inspect.signature(make).parameters
-        open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-        named = {
-            name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        }  # fmt: skip
-        mine = {name: p for name, p in named.items() if name not in given}
-        for name in component.arguments:
-            if name not in mine and not open_ended:
-                takes = f"It takes: {listed(mine)}" if mine else "It takes none"
+        parameters = inspect.signature(make).parameters.values()
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        mine = {
+            parameter.name: parameter
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and parameter.name not in given
+        }
+        called = f"{make.__module__}.{make.__qualname__}"
+        for name in arguments:
+            if name not in mine and (not open_ended or name in given):
                 raise ConfigError(
                     f"unknown key '{name}'",
                     where=dotted(where, (name,)),
-                    why=f"{component.class_path} has no such argument",
-                    todo=did_you_mean(name, mine) + takes,
+                    why=f"{called} has no such argument here",
+                    todo=did_you_mean(name, mine) + (f"It takes: {listed(mine)}" if mine else "It takes none"),
                 )
         for name, parameter in mine.items():
-            if parameter.default is inspect.Parameter.empty and name not in component.arguments:
+            if parameter.default is parameter.empty and name not in arguments:
                 raise ConfigError(
                     "missing",
                     where=dotted(where, (name,)),
-                    why=f"{component.class_path} needs this argument",
+                    why=f"{called} needs this argument",
                     todo="Give it a value",
                 )
         hints = _hints(make)
         return {
             name: self._value(value, hints.get(name, Any), dotted(where, (name,)), build=build)
-            for name, value in component.arguments.items()
+            for name, value in arguments.items()
         }
 
     def _value(self, value: object, hint: Any, where: str, *, build: bool) -> Any:
@@ -152,6 +162,10 @@ class Registry:
                 return self.check(nested, where)
             case list() if any(isinstance(item, Mapping) and "_target_" in item for item in value):
                 return tuple(self._value(item, Any, f"{where}[{i}]", build=build) for i, item in enumerate(value))
+            case dict() if isinstance(hint, type) and is_dataclass(hint):
+                # Pydantic would pass over the keys that a dataclass has not.
+                arguments = self._bind(hint, value, where, frozenset(), build=build)
+                return hint(**arguments) if build else None
             case _:
                 return _validated(value, hint, where)
 

@@ -1,0 +1,257 @@
+"""Tests of the command: what it composes, what it says and its exit codes. The engine has tests of its own."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pipeline import cli, engine
+from pipeline.config import Config
+from pipeline.errors import ModelError, PipelineError
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configurations that reached the engine, which does nothing but write a summary."""
+    seen: list[Config] = []
+
+    def run(config: Config, folder: Path) -> engine.Summary:
+        seen.append(config)
+        summary = {"verified": True, "latency_ms": {"median": 1.5}, "peers": {"other": {"ratio": 2.0}}}
+        (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+        return engine.Summary("complete", True)
+
+    monkeypatch.setattr(cli.engine, "run", run)
+    return seen
+
+
+@pytest.fixture
+def user_conf(tmp_path: Path, outsider: str) -> Path:
+    """A user's own configuration folder."""
+    for path, node in {
+        "workload/toy.yaml": {"_target_": f"{outsider}.Workload", "n": 4, "case": None},
+        "cost_model/toy.yaml": {"_target_": f"{outsider}.Cost"},
+    }.items():
+        file = tmp_path / "conf" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(OmegaConf.to_yaml(node), encoding="utf-8")
+    return tmp_path / "conf"
+
+
+@pytest.fixture
+def overrides(user_conf: Path, outsider: str) -> list[str]:
+    return [
+        f"--config-dir={user_conf}", "cost_model=toy", f"search.strategy={{_target_: {outsider}.Strategy}}",
+        f"registry.packages=[{outsider}]", "rules.schedule=[]", "rules.graph=[]", "compare.plugins={}",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Command:
+    """Runs the command in an empty folder, with the outsider's components."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: cli.main([*overrides, *arguments])
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "outputs").iterdir())
+
+
+@pytest.mark.parametrize("spelling", ["workload=toy", "+workload=toy"])
+def test_both_spellings_of_the_workload_work(
+    spelling: str, command: Command, runs: list[Config], tmp_path: Path
+) -> None:
+    assert command(spelling, "workload.n=7", "seed=3") == 0
+    assert (runs[0].workload.arguments["n"], runs[0].seed) == (7, 3)
+    (folder,) = folders(tmp_path)
+    assert folder.name.endswith("-toy")
+    assert (folder / "pipeline.log").is_file()
+
+
+def test_options_may_stand_anywhere(command: Command, runs: list[Config]) -> None:
+    assert command("workload=toy", "-m", "seed=0,1", "workload.n=2,3") == 0
+    assert [(run.seed, run.workload.arguments["n"]) for run in runs] == [(0, 2), (0, 3), (1, 2), (1, 3)]
+
+
+def test_a_sweep_ends_with_one_table(
+    command: Command, runs: list[Config], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert command("-m", "workload=toy", "seed=0,1") == 0
+    (folder,) = folders(tmp_path)
+    assert list(json.loads((folder / "table.json").read_text())) == ["0-toy", "1-toy"]
+
+
+def test_a_suite_runs_each_case_in_a_folder_of_its_own(command: Command, runs: list[Config], tmp_path: Path) -> None:
+    assert command("suite.toy=[1,2]", "seed=5") == 0
+    assert [run.workload.arguments["case"] for run in runs] == [1, 2]
+    assert {run.seed for run in runs} == {5}
+    (folder,) = folders(tmp_path)
+    assert list(json.loads((folder / "table.json").read_text())) == ["toy-1", "toy-2"]
+
+
+def test_the_cases_of_an_experiment_keep_what_else_it_sets(
+    command: Command, runs: list[Config], tmp_path: Path, user_conf: Path
+) -> None:
+    (user_conf / "experiment").mkdir()
+    text = "# @package _global_\nsearch:\n  trials: 3\nsuite:\n  toy: [1, 2]\n"
+    (user_conf / "experiment" / "mine.yaml").write_text(text, encoding="utf-8")
+    assert command("experiment=mine") == 0
+    assert [run.search.trials for run in runs] == [3, 3]
+
+
+@pytest.mark.parametrize("suite", ["suite=3", "suite={toy: 1}", "suite=[toy]"])
+def test_a_suite_of_the_wrong_shape_is_refused(command: Command, runs: list[Config], suite: str) -> None:
+    assert command(suite) == 2
+    assert not runs
+
+
+def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command() == 2
+    said = capsys.readouterr().err
+    assert "no workload is chosen" in said
+    for path in (CHECKOUT / "conf" / "workload").glob("*.yaml"):
+        assert path.stem in said
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("target=avx3", ["target=avx3", "Did you mean 'avx2'?", "native"]),
+        ("search=randum", ["search=randum", "Did you mean 'random'?", "evolutionary"]),
+        ("search.trails=3", ["search.trails", "Did you mean 'trials'?"]),
+        ("serach=random", ["serach", "Did you mean 'search'?"]),
+        ("workload.n=four", ["workload.n", "'four'", "integer"]),
+        ("workload._target_=os.system", ["os.system", "outside the allowed packages", "registry.packages"]),
+        ("seed=[", ["not an override"]),
+        ("seed=${nowhere}", ["nowhere"]),
+    ],
+)
+def test_a_mistake_is_one_clear_error_with_exit_code_2(
+    override: str, words: list[str], command: Command, runs: list[Config], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert command("workload=toy", override) == 2
+    said = capfd.readouterr().err
+    for word in words:
+        assert word in said
+    assert said.count("error: ") == 1
+    assert "Traceback" not in said
+    assert not runs
+
+
+def test_an_unknown_workload_lists_the_known_ones(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("workload=toi") == 2
+    assert "there is no workload 'toi'. Did you mean 'toy'?" in capsys.readouterr().err
+
+
+def test_an_output_folder_that_cannot_be_made_is_a_mistake(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert command("workload=toy", f"hydra.run.dir={tmp_path}/file/run") == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ModelError("not an ONNX file", where="x.onnx"), 2, "x.onnx: not an ONNX file"),
+        (OSError(errno.ENOSPC, "No space left on device", "outputs/x"), 2, "outputs/x: cannot write: No space left"),
+        (PipelineError("a defect"), 1, "PipelineError: a defect"),
+        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_an_error_of_the_engine_becomes_its_exit_code(
+    error: BaseException, code: int, words: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def run(config: Config, folder: Path) -> engine.Summary:
+        raise error
+
+    monkeypatch.setattr(cli.engine, "run", run)
+    assert command("workload=toy") == code
+    said = capfd.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    log = (folders(tmp_path)[0] / "pipeline.log").read_text(encoding="utf-8")
+    assert words in log
+    assert ("Traceback" in log) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("summary", "code"),
+    [
+        (engine.Summary("complete", True), 0),
+        (engine.Summary("interrupted", True), 0),
+        (engine.Summary("complete", False), 1),
+        (engine.Summary("failed", True), 1),
+    ],
+)
+def test_only_a_verified_result_is_a_success(
+    summary: engine.Summary, code: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.engine, "run", lambda config, folder: summary)
+    assert command("workload=toy") == code
+
+
+def test_a_mistake_in_one_job_of_a_sweep_ends_with_2_after_the_others_have_run(
+    command: Command, runs: list[Config], tmp_path: Path
+) -> None:
+    assert command("-m", "workload=toy", "workload.n=1,x,2") == 2
+    assert [run.workload.arguments["n"] for run in runs] == [1, 2]
+    assert list(json.loads((folders(tmp_path)[0] / "table.json").read_text())) == ["0-toy", "2-toy"]
+
+
+@pytest.mark.parametrize(
+    "options", [["--cfg", "job"], ["--cfg", "hydra"], ["--info"], ["--info", "defaults"], ["--help"]]
+)
+def test_the_configuration_can_be_shown_with_and_without_a_workload(
+    options: list[str], command: Command, runs: list[Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*options) == 0
+    assert command(*options, "workload=toy") == 0
+    assert capsys.readouterr().out
+    assert not runs
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_error_says_the_same_after_it_has_crossed_a_process() -> None:
+    error = ModelError("not an ONNX file", where="x.onnx", why="It is empty", todo="Export it again")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_the_command_works_from_another_folder(tmp_path: Path) -> None:
+    """As `python -m` does, in a process of its own: the configuration is found by its absolute path."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "--cfg", "job"],
+        cwd=tmp_path, env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "cost_model:" in done.stdout
+
+
+def test_a_sweep_with_the_joblib_launcher_hands_a_mistake_back(overrides: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *overrides, "-m", "workload=toy", "workload.n=x,y",
+         "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+        cwd=tmp_path, env={"PYTHONPATH": str(CHECKOUT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "workload.n: 'x' (str) is not valid here" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -13,7 +13,7 @@ from pipeline.errors import UserError
 from pipeline.store.record import Record, from_json, to_json
 from pipeline.store.store import Store, TaskSummary
 
-DEFAULT_URL = "sqlite:///outputs/muschedule.db"
+DEFAULT_URL = "sqlite:///outputs/store.sqlite"
 _BATCH = 500
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
 
 from pipeline.errors import UserError
 from pipeline.store.schema import LAYOUT, METADATA, SCHEMA_VERSION
@@ -27,10 +29,16 @@ class Database:
         self.url = _parsed(url)
         self.where = self.url.render_as_string(hide_password=True)
         self.dialect = self.url.get_backend_name()
-        if self.dialect == "sqlite":
+        # Records in memory live in one connection, which threads then take turns to use.
+        self._turn: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        options: dict[str, Any] = {}
+        if self.dialect == "sqlite" and self.url.database in (None, "", ":memory:"):
+            self._turn = threading.RLock()
+            options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+        elif self.dialect == "sqlite":
             _prepare_folder(self.url, self.where, create)
         try:
-            self.engine = create_engine(self.url)
+            self.engine = create_engine(self.url, **options)
         except (SQLAlchemyError, ImportError) as error:
             raise UserError(
                 "cannot open the tuning store",
@@ -66,8 +74,8 @@ class Database:
         wait = 0.01
         while True:
             try:
-                with self.engine.connect().execution_options(muschedule_writes=writes) as connection:
-                    with connection.begin():
+                with self._turn, self.engine.connect() as connection:
+                    with connection.execution_options(muschedule_writes=writes).begin():
                         result = work(connection)
                     return result
             except DatabaseError as error:
@@ -144,8 +152,6 @@ def _parsed(url: str) -> URL:
 
 
 def _prepare_folder(url: URL, where: str, create: bool) -> None:
-    if url.database in (None, "", ":memory:"):
-        raise UserError("a tuning store in memory would be lost", where=where, todo="Set store.url to sqlite:///<file>")
     path = Path(str(url.database))
     if not create and not path.is_file():
         raise UserError("there is no tuning store", where=where, why=f"{path} is not a file", todo="Check --url")

@@ -73,6 +73,14 @@ def test_a_candidate_is_kept_once_and_the_first_stays(store):
     assert [found.latency_ns for found in store.records(TASK, HERE, VERSION)] == [10.0, 20.0, 30.0]
 
 
+def test_a_store_in_memory_forgets_when_it_is_closed():
+    with Store("sqlite://") as store:
+        assert store.add([record()]) == 1
+        assert store.records(TASK, HERE, VERSION) == [record()]
+    with Store("sqlite://") as store:
+        assert store.everything() == []
+
+
 @pytest.mark.parametrize("change", [{"target": "there"}, {"version": "2"}, {"task_key": "b" * 64}])
 def test_another_target_version_or_task_is_another_record(store, change):
     assert store.add([record(), record(**change)]) == 2
@@ -168,7 +176,9 @@ def test_two_processes_write_at_once_and_nothing_is_lost(url):
         assert store.problems() == []
 
 
-def test_threads_of_one_process_may_share_a_store(store):
+@pytest.mark.parametrize("place", ["file", "memory"])
+def test_threads_of_one_process_may_share_a_store(url, place):
+    store = Store(url if place == "file" else "sqlite://")
     threads = [
         threading.Thread(target=lambda base=base: [store.add([record(float(base + i))]) for i in range(10)])
         for base in (100, 200, 300)
@@ -178,6 +188,7 @@ def test_threads_of_one_process_may_share_a_store(store):
     for thread in threads:
         thread.join()
     assert len(store.everything()) == 30
+    store.close()
 
 
 def test_a_kill_at_any_moment_loses_no_committed_record(url):
@@ -216,7 +227,6 @@ def test_a_run_resumes_without_measuring_again(url):
     [
         ("no url", "cannot be read"),
         ("mysql://host/name", "mysql cannot hold"),
-        ("sqlite://", "in memory"),
         ("sqlite:////dev/null/folder/store.db", "cannot make the folder"),
         ("sqlite:////proc/store.db", "cannot use the tuning store"),
         ("postgresql+nodriver://host/name", "cannot open"),

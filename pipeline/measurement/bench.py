@@ -1,0 +1,238 @@
+"""The runner's side of the pipe: kernels are loaded, checked against the reference, and timed, in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.codegen.kernel import Kernel
+from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
+from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, team_ir
+from pipeline.errors import MeasureError
+from pipeline.ir.graph_types import numpy_dtype
+from pipeline.ir.target import Target
+from pipeline.measurement.agreement import agreement
+from pipeline.measurement.failure import Failure
+from pipeline.measurement.guarded import GuardedBuffer
+from pipeline.measurement.protocol import CacheState, Reference
+from pipeline.measurement.reference_files import ReferenceFiles, read
+from pipeline.measurement.sampling import Clock, Samples, SamplingPolicy, interleave, sample
+
+_FLUSH_FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BenchJob:
+    """Kernels of one task to check and time. `rounds`: time them in turns so many times; None: each on its own."""
+
+    kernels: tuple[Kernel, ...]
+    reference: ReferenceFiles
+    policy: SamplingPolicy
+    best_ns: float | None = None
+    rounds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """One kernel's samples, or why there are none."""
+
+    samples: Samples
+    failure: Failure | None
+    max_absolute: float
+    max_relative: float
+    tolerance: float
+    seconds: float
+    cache: CacheState
+
+
+@dataclass(slots=True)
+class Bench:
+    """What the process keeps between jobs: the thread teams, and the data of the last task."""
+
+    target: Target
+    team_code: LoadedObject
+    teams: dict[int, Team] = field(default_factory=dict)
+    reference: Reference | None = None
+    inputs: dict[tuple[int, str], GuardedBuffer] = field(default_factory=dict)
+    flush: np.ndarray | None = None
+
+    def team(self, threads: int) -> Team:
+        if threads not in self.teams:
+            for other in self.teams.values():  # their idle threads would still spin for a while
+                other.close()
+            self.teams = {threads: Team(threads, self.team_code)}
+        return self.teams[threads]
+
+    def use(self, files: ReferenceFiles) -> Reference:
+        if self.reference is None or self.reference.task_id != files.task_id:
+            self.inputs = {}
+            self.reference = read(files)
+        return self.reference
+
+    def evictor(self) -> np.ndarray:
+        """Memory to overwrite, larger than all caches together."""
+        if self.flush is None:
+            total = sum(cache.size * max(1, self.target.cores // cache.shared_by) for cache in self.target.caches)
+            self.flush = np.zeros(_FLUSH_FACTOR * max(total, 8 << 20), np.uint8)
+        return self.flush
+
+
+_BENCH: list[Bench] = []  # one process, one bench: made by `set_up`, which the pool calls first
+
+
+def set_up(target: Target) -> None:
+    """Prepare this process for kernels of the target."""
+    _BENCH[:] = [Bench(target, LoadedObject(compile_ir(team_ir(target), target), target=target))]
+
+
+def perform(job: BenchJob) -> tuple[BenchResult, ...]:
+    """Check and time. Raises only where the job itself makes no sense; a wrong kernel is a failure in its result."""
+    bench = _BENCH[0]
+    reference = bench.use(job.reference)
+    cache: CacheState = "cold" if job.policy.flush_cache else "warm"
+    trials, starts = [], []
+    for kernel in job.kernels:
+        starts.append(time.perf_counter())
+        trials.append(_Trial(bench, kernel, reference))
+        trials[-1].check(reference)
+    sound = [trial for trial in trials if trial.failure is None]
+    taken: dict[int, Samples] = {}
+    if job.rounds is not None:
+        clocks = [trial.clock(job.policy) for trial in sound]
+        for trial, samples in zip(sound, interleave(clocks, job.policy, job.rounds), strict=True):
+            taken[id(trial)] = samples
+    else:
+        for trial in sound:
+            taken[id(trial)] = sample(trial.clock(job.policy), job.policy, job.best_ns)
+    for trial in trials:
+        trial.check_guards("while it was timed")
+    return tuple(
+        BenchResult(
+            Samples((), 1) if trial.failure is not None else taken[id(trial)],
+            trial.failure,
+            trial.max_absolute,
+            trial.max_relative,
+            trial.tolerance,
+            time.perf_counter() - start,
+            cache,
+        )
+        for trial, start in zip(trials, starts, strict=True)
+    )
+
+
+class _Trial:
+    """One kernel with its buffers."""
+
+    def __init__(self, bench: Bench, kernel: Kernel, reference: Reference) -> None:
+        self.failure: Failure | None = None
+        self.max_absolute = self.max_relative = self.tolerance = 0.0
+        self._bench, self._kernel = bench, kernel
+        self._team = bench.team(kernel.threads if kernel.parallel else 1)
+        barrier = {"muschedule_barrier": bench.team_code.address("muschedule_barrier")}
+        self._loaded = LoadedObject(kernel.object_code, symbols=barrier, target=bench.target)
+        self._entry = self._loaded.address(kernel.symbol)
+        self._own = {
+            argument.name: GuardedBuffer(argument.shape, argument.dtype, skew=number * 5 % 61)
+            for number, argument in enumerate(kernel.arguments)
+            if argument.role in ("packed", "output", "workspace")
+        }
+        self._tables = tuple(self._table(number, reference) for number in range(len(reference.cases)))
+        self._run_prologue()
+
+    def check(self, reference: Reference) -> None:
+        """Run every case once from spoiled outputs, and compare."""
+        nearest = -1.0
+        for number, case in enumerate(reference.cases):
+            for argument in self._kernel.arguments:
+                if argument.role in ("output", "workspace"):
+                    self._own[argument.name].spoil()
+            self._team.run(self._entry, self._tables[number].ctypes.data)
+            self.check_guards(f"in case {number}")
+            self._check_inputs(number, reference)
+            for argument in self._kernel.arguments:
+                if argument.role != "output" or self.failure is not None:
+                    continue
+                name = argument.name
+                found = agreement(name, self._own[name].array, case.expected[name], case.tolerance[name])
+                self.max_absolute = max(self.max_absolute, found.max_absolute)
+                self.max_relative = max(self.max_relative, found.max_relative)
+                ratio = found.max_absolute / found.tolerance if found.tolerance else found.max_absolute
+                if ratio > nearest:
+                    nearest, self.tolerance = ratio, found.tolerance
+                if found.wrong:
+                    self.failure = Failure("wrong", f"case {number}: {found.wrong}")
+
+    def check_guards(self, when: str) -> None:
+        for name, buffer in self._own.items():
+            if self.failure is None and (damage := buffer.damage()):
+                self.failure = Failure("wrong", f"{name}: {damage}, {when}")
+
+    def clock(self, policy: SamplingPolicy) -> Clock:
+        table = self._tables[0].ctypes.data
+        flush = self._bench.evictor() if policy.flush_cache else None
+
+        def run(repeats: int, inner: int) -> tuple[float, ...]:
+            taken = self._team.time(self._entry, table, repeats=repeats, inner=inner, flush=flush)
+            return tuple(float(value) for value in taken)
+
+        return run
+
+    def _table(self, case: int, reference: Reference) -> np.ndarray:
+        """The pointers of one case."""
+        addresses = []
+        for number, argument in enumerate(self._kernel.arguments):
+            if argument.name in self._own:
+                addresses.append(self._own[argument.name].address)
+                continue
+            constant = argument.role == "constant"
+            source = reference.constants if constant else reference.cases[case].inputs
+            key = (-1 if constant else case, argument.name)
+            if argument.name not in source:
+                raise MeasureError(
+                    "the reference lacks an argument of the kernel",
+                    where=argument.name,
+                    why=f"it has {', '.join(source) or 'none'} of that role",
+                )
+            if key not in self._bench.inputs:
+                value = source[argument.name]
+                if value.shape != argument.shape or value.dtype != numpy_dtype(argument.dtype):
+                    raise MeasureError(
+                        "the reference does not fit the kernel",
+                        where=argument.name,
+                        why=f"{value.dtype}{list(value.shape)} given, {argument.dtype}{list(argument.shape)} wanted",
+                    )
+                buffer = GuardedBuffer(argument.shape, argument.dtype, poison=True, skew=number * 5 % 61)
+                buffer.array[...] = value
+                self._bench.inputs[key] = buffer
+            addresses.append(self._bench.inputs[key].address)
+        return np.array(addresses, np.uint64)
+
+    def _run_prologue(self) -> None:
+        if self._kernel.prologue is None:
+            return
+        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+        prologue = ctypes.CFUNCTYPE(None, pointer, i64, i64, pointer)(self._loaded.address(self._kernel.prologue))
+        memory = np.zeros(BARRIER_BYTES + LINE, np.uint8)
+        barrier = memory.ctypes.data + -memory.ctypes.data % LINE
+        prologue(self._tables[0].ctypes.data, 0, 1, barrier)
+        self.check_guards("in the prologue")
+
+    def _check_inputs(self, case: int, reference: Reference) -> None:
+        """A kernel that writes to what it should read would spoil the next candidate's data too: put them back."""
+        sources: Sequence[tuple[int, dict[str, np.ndarray]]] = (
+            (case, dict(reference.cases[case].inputs)),
+            (-1, dict(reference.constants)),
+        )
+        for number, arrays in sources:
+            for name, value in arrays.items():
+                buffer = self._bench.inputs.get((number, name))
+                if buffer is None:
+                    continue
+                damage = buffer.damage()
+                if damage or buffer.array.tobytes() != np.ascontiguousarray(value).tobytes():
+                    del self._bench.inputs[number, name]
+                    self.failure = self.failure or Failure("wrong", f"{name}: {damage or 'an input was overwritten'}")

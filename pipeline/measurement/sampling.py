@@ -1,0 +1,76 @@
+"""How one kernel is sampled: warm-up, length and number of the samples, and when to stop early."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# Nanoseconds of one run: `repeats` samples, each the mean of `inner` runs in a row.
+Clock = Callable[[int, int], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPolicy:
+    """warmup         runs before the first sample; they decide how many runs one sample holds
+    samples        of one candidate
+    min_sample_ms  a sample holds as many runs as it takes to last this long
+    cut_factor     a candidate whose first sample is this many times slower than the best gets no second one
+    max_seconds    of sampling one candidate; a slow candidate gets fewer samples, but always one
+    flush_cache    empty the caches before each sample, which then holds one run
+    """
+
+    warmup: int = 2
+    samples: int = 7
+    min_sample_ms: float = 2.0
+    cut_factor: float = 3.0
+    max_seconds: float = 2.0
+    flush_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Nanoseconds of one run, each the mean of `inner` of them."""
+
+    nanoseconds: tuple[float, ...]
+    inner: int
+    cut: bool = False
+
+
+def inner_runs(policy: SamplingPolicy, run_ns: float) -> int:
+    """Runs of one sample, for a kernel that takes about so long."""
+    if policy.flush_cache:
+        return 1
+    return max(1, math.ceil(policy.min_sample_ms * 1e6 / max(run_ns, 1.0)))
+
+
+def sample(clock: Clock, policy: SamplingPolicy, best_ns: float | None) -> Samples:
+    """Sample one kernel. The kernel has run before: its code and data are in place."""
+    (estimate,) = clock(1, 1)
+    inner = inner_runs(policy, estimate)
+    if inner == 1 and best_ns is not None and estimate > policy.cut_factor * best_ns:
+        return Samples((estimate,), 1, cut=True)
+    if policy.warmup > 1:
+        (estimate,) = clock(1, policy.warmup - 1)
+        inner = inner_runs(policy, estimate)
+    if inner > max(1, policy.warmup):  # the first runs of a short kernel are mostly start-up: look again
+        (estimate,) = clock(1, max(1, inner // 8))
+        inner = inner_runs(policy, estimate)
+    first = clock(1, inner)
+    if best_ns is not None and first[0] > policy.cut_factor * best_ns:
+        return Samples(first, inner, cut=True)
+    affordable = int(policy.max_seconds * 1e9 / max(first[0] * inner, 1.0))
+    more = min(policy.samples, affordable) - 1
+    return Samples(first + (clock(more, inner) if more > 0 else ()), inner)
+
+
+def interleave(clocks: list[Clock], policy: SamplingPolicy, rounds: int) -> list[Samples]:
+    """One sample of each kernel in turn, every round from another start."""
+    inners = [inner_runs(policy, clock(1, max(1, policy.warmup))[0]) for clock in clocks]
+    taken: list[list[float]] = [[] for _ in clocks]
+    for turn in range(rounds):
+        for step in range(len(clocks)):
+            which = (turn + step) % len(clocks)
+            clocks[which](1, 1)  # the neighbour's data go, ours come
+            taken[which].extend(clocks[which](1, inners[which]))
+    return [Samples(tuple(samples), inner) for samples, inner in zip(taken, inners, strict=True)]

@@ -1,0 +1,80 @@
+import pytest
+
+from pipeline.measurement.sampling import SamplingPolicy, interleave, sample
+
+
+class Kernel:
+    """A clock that says what a kernel of a fixed duration would, and notes what it was asked."""
+
+    def __init__(self, ns, first_ns=None):
+        self.ns, self.first_ns, self.asked = ns, first_ns, []
+
+    def __call__(self, repeats, inner):
+        ns = self.first_ns if self.first_ns is not None and not self.asked else self.ns
+        self.asked.append((repeats, inner))
+        return (float(ns),) * repeats
+
+
+POLICY = SamplingPolicy(warmup=2, samples=7, min_sample_ms=2.0, cut_factor=3.0, max_seconds=1.0)
+
+
+def test_a_sample_of_a_short_kernel_holds_many_runs():
+    taken = sample(Kernel(1000), POLICY, None)
+    assert taken.inner == 2000
+    assert taken.nanoseconds == (1000.0,) * 7
+
+
+def test_a_slow_first_run_does_not_make_the_samples_too_short():
+    assert sample(Kernel(1000, first_ns=1e6), POLICY, None).inner == 2000
+
+
+def test_a_sample_of_a_long_kernel_holds_one_run():
+    assert sample(Kernel(5e6), POLICY, None).inner == 1
+
+
+def test_a_very_slow_kernel_gets_fewer_samples_but_one():
+    assert len(sample(Kernel(0.3e9), POLICY, None).nanoseconds) == 3
+    assert len(sample(Kernel(30e9), POLICY, None).nanoseconds) == 1
+
+
+def test_a_kernel_far_slower_than_the_best_is_cut():
+    taken = sample(Kernel(1000), POLICY, 300)
+    assert (taken.cut, len(taken.nanoseconds)) == (True, 1)
+
+
+def test_a_long_kernel_far_slower_than_the_best_runs_once():
+    kernel = Kernel(50e6)
+    assert sample(kernel, POLICY, 1e6).cut
+    assert kernel.asked == [(1, 1)]
+
+
+@pytest.mark.parametrize("best", [None, 400, 1e9])
+def test_a_kernel_near_the_best_is_not_cut(best):
+    taken = sample(Kernel(1000), POLICY, best)
+    assert (taken.cut, len(taken.nanoseconds)) == (False, 7)
+
+
+def test_cold_samples_hold_one_run():
+    policy = SamplingPolicy(samples=4, flush_cache=True)
+    taken = sample(Kernel(100), policy, None)
+    assert (taken.inner, len(taken.nanoseconds)) == (1, 4)
+
+
+def test_a_clock_that_says_zero_is_survived():
+    assert len(sample(Kernel(0), POLICY, None).nanoseconds) == 7
+
+
+def test_kernels_take_turns_and_each_round_begins_with_another():
+    order = []
+
+    def clock(name):
+        def run(repeats, inner):
+            if inner > 2:
+                order.append(name)
+            return (1000.0,) * repeats
+
+        return run
+
+    taken = interleave([clock("a"), clock("b"), clock("c")], POLICY, 3)
+    assert "".join(order) == "abcbcacab"
+    assert all(len(samples.nanoseconds) == 3 for samples in taken)

@@ -1,0 +1,87 @@
+"""A task: the part of a graph that becomes one kernel, with its work and traffic counted."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+from pipeline.ir.graph import Constant, Contract, DType, Elementwise, Graph, Input, Node, Reduce, ReduceWindow
+from pipeline.ir.graph_text import to_text
+
+BYTES: dict[DType, int] = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A graph whose larger constants are inputs, so that layers that differ in their weights alone are one task.
+
+    constants  names of the inputs whose data is known when the model is compiled
+    key        sha256 of the text of the graph and of those names
+    flops      arithmetic operations of one run; a multiply-add counts two
+    traffic    compulsory bytes: every input read once, every output written once
+    """
+
+    name: str
+    graph: Graph
+    constants: tuple[str, ...]
+    key: str
+    flops: int
+    traffic: int
+
+
+def make_task(graph: Graph, constants: tuple[str, ...]) -> Task:
+    """Names the graph after its main operation and counts its work."""
+    key = hashlib.sha256(f"{to_text(graph)}\nconstants {' '.join(constants)}".encode()).hexdigest()
+    return Task(title(graph), graph, constants, key, flops(graph), traffic(graph))
+
+
+def flops(graph: Graph) -> int:
+    total = 0
+    for node in graph.nodes:
+        size = math.prod(node.type.shape)
+        match node.op:
+            case Contract(spatial, reduced, _, _):
+                total += 2 * math.prod(spatial) * math.prod(reduced)
+            case ReduceWindow(_, spatial, reduced, _):
+                total += math.prod(spatial) * math.prod(reduced)
+            case Reduce():
+                total += math.prod(graph.nodes[node.inputs[0]].type.shape)
+            case Elementwise(fn):
+                total += 0 if fn in ("cast", "identity") else size
+    return total
+
+
+def traffic(graph: Graph) -> int:
+    """Bytes of all inputs and outputs."""
+    outputs = [graph.nodes[number] for _, number in graph.outputs]
+    inputs = [node for node in graph.nodes if isinstance(node.op, Input)]
+    return sum(_bytes(node) for node in (*inputs, *outputs))
+
+
+def _bytes(node: Node) -> int:
+    return math.prod(node.type.shape) * BYTES[node.type.dtype]
+
+
+def title(graph: Graph) -> str:
+    """Such as contract_128x768x3072_add_erf: the operations in order, the first with its extents."""
+    parts: list[str] = []
+    for node in graph.nodes:
+        match node.op:
+            case Input() | Constant():
+                continue
+            case Contract(spatial, reduced, _, _):
+                parts.append("contract_" + "x".join(str(n) for n in (*spatial, *reduced) if n > 1))
+            case Elementwise(fn):
+                parts.append(fn)
+            case Reduce(kind, _, _):
+                parts.append(kind)
+            case _:
+                parts.append(type(node.op).__name__.lower())
+    if parts and not parts[0].startswith("contract"):
+        parts.insert(1, "x".join(str(n) for n in graph.nodes[graph.outputs[0][1]].type.shape) or "scalar")
+    name = "_".join(parts[:6]) or "copy"
+    return name if len(parts) <= 6 else f"{name}_{len(parts) - 6}more"

@@ -22,7 +22,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pipeline import cli_overrides, engine, suite
 from pipeline.config import Config, parse
@@ -178,6 +178,9 @@ def _as_mistake(error: Exception) -> UserError | None:
             return _missing_choice(error)
         case OverrideParseException():
             return ConfigError(f"'{error.override}' is not an override", why=_first_line(error), todo="Write key=value")
+        case MissingMandatoryValue():
+            key = str(error.full_key)
+            return ConfigError("missing", where=key, todo=f"Give it a value: {key}=…")
         case HydraException() | OmegaConfBaseException():
             cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
             where = getattr(cause, "full_key", None) or ""

@@ -136,6 +136,7 @@ def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(
         ("serach=random", ["serach", "Did you mean 'search'?"]),
         ("workload.n=four", ["workload.n", "'four'", "integer"]),
         ("workload._target_=os.system", ["os.system", "outside the allowed packages", "registry.packages"]),
+        ("seed=???", ["seed: missing", "seed=…"]),
         ("seed=[", ["not an override"]),
         ("seed=${nowhere}", ["nowhere"]),
     ],

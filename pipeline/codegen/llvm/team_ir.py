@@ -23,7 +23,7 @@ BARRIER_BYTES = 2 * LINE
 """Zeroed, LINE-aligned memory of one barrier: {i32 arrived, pad, i32 generation, pad}."""
 TEAM_BYTES = 6 * LINE
 """Zeroed, LINE-aligned memory of one team: {i64 threads, i64 spin_ns, i64 stopped, pad, i32 epoch, ptr job,
-ptr buffers, pad, i32 parked, pad, i32 done, pad, barrier}. The owner fills in the first two before the workers start."""
+ptr buffers, pad, i32 parked, pad, i32 done, pad, barrier}. The owner fills in the first two before workers start."""
 
 
 def team_ir(target: Target) -> str:

@@ -1,7 +1,7 @@
 """The reference interpreter: runs any concrete program in NumPy and refuses what compiled code would do silently.
 
 Refused are: an index out of bounds, a read of an element that was never written, an output with such an element, and
-two iterations of parallel loops (of the grid, or of the threads of one nest) that touch one element, one of them writing.
+two iterations of parallel loops (of the grid, or of the threads of one nest) touching one element, one of them writing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import CheckError
 from pipeline.ir.evaluate_scalar import apply_scalar
-from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var
+from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, loads
 from pipeline.ir.graph import DType
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.lockstep import THREADS, lockstep_loops, loop_class, thread_extents, volume
@@ -203,7 +203,11 @@ class Machine:
             inside &= (values >= 0) & (values < it.extent.value)
             iters[it.var] = values
         for condition in block.where:
-            inside &= self.evaluate(condition, lanes)
+            if loads(condition):  # which may be out of bounds where the block does not run
+                chosen = np.flatnonzero(inside)
+                inside[chosen] &= self.evaluate(condition, lanes.pick(chosen))
+            else:
+                inside &= self.evaluate(condition, lanes)
         here = Lanes(lanes.count, iters, lanes.bases, lanes.iterations)
         if not inside.all():
             here = here.pick(np.flatnonzero(inside))

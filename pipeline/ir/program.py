@@ -240,5 +240,6 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
 
 __all__ = [
     "Alloc", "Axis", "Block", "Buffer", "Combine", "Derived", "Iter", "Loop", "LoopKind", "Program", "Role", "Scope",
-    "Seq", "Stmt", "block_loads", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements", "sequence", "walk",
+    "Seq", "Stmt", "block_loads", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements",
+    "sequence", "walk",
 ]  # fmt: skip

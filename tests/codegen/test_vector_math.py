@@ -147,7 +147,7 @@ SPECIAL = np.array(
 # Where a function changes its method, overflows, underflows or reaches its limit.
 BOUNDARIES = (
     0.625, 0.9375, 3.92, 4.0, 9.02, 10.0, 88.72284, 89.0, -87.33655, -103.97208, -104.0, 89.4159, 0.5, 2.0**-10,
-    2.0**30, 1.0, math.sqrt(0.5), math.sqrt(2.0), math.pi, math.pi / 2, math.pi / 4, 2.0**-126, 16.635532, -16.635532, 103.28,
+    2.0**30, 1.0, math.sqrt(0.5), math.sqrt(2.0), math.pi, math.pi / 2, math.pi / 4, 2.0**-126, 16.635532, 103.28,
 )  # fmt: skip
 
 

@@ -102,8 +102,9 @@ class Team:
 
     def run(self, job: int, buffers: int) -> None:
         """All threads run the job at that address with those buffers; returns when the last one has ended."""
+        self._refuse_fork()
         with self._lock:
-            self._refuse_dead()
+            self._refuse_closed()
             self._run(self._state_address, job, buffers)
 
     def time(
@@ -121,8 +122,9 @@ class Team:
                cold caches; it has to be larger than all of them together. None leaves them as the last run did.
         """
         samples = np.zeros(max(0, repeats), np.int64)
+        self._refuse_fork()
         with self._lock:
-            self._refuse_dead()
+            self._refuse_closed()
             if flush is None:
                 self._time(self._state_address, job, buffers, repeats, inner, samples.ctypes.data)
             else:
@@ -132,8 +134,9 @@ class Team:
 
     def close(self) -> None:
         """Waits for the running job, ends the workers, gives the caller its old cores back. Closing twice is fine."""
-        with self._lock:
-            self._finalizer()
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._finalizer()
 
     def __enter__(self) -> Team:
         return self
@@ -141,9 +144,12 @@ class Team:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _refuse_dead(self) -> None:
+    def _refuse_closed(self) -> None:
         if not self._finalizer.alive:
             raise PipelineError("the team is closed", todo="Make a new one")
+
+    def _refuse_fork(self) -> None:
+        # Asked before the lock is taken: in the child nobody may be left to release it.
         if os.getpid() != self._pid:
             raise PipelineError(
                 "a team does not survive a fork",

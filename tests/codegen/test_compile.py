@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
@@ -199,6 +201,21 @@ def test_a_symbol_defined_twice_is_refused() -> None:
     code = compile_ir("define void @f() {\n ret void\n}", NATIVE)
     with pytest.raises(CodegenError):
         LoadedObject((code, code)).address("f")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_compilations_leave_no_memory_behind() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            LoadedObject(compile_ir("define i64 @f() {\n ret i64 1\n}", NATIVE)).address("f")
+
+    some(50)
+    before = resident()
+    some(200)
+    assert resident() - before < 4 << 20
 
 
 def test_several_threads_compile_and_load_at_once() -> None:

@@ -16,6 +16,8 @@ from functools import cache
 from types import MappingProxyType
 
 import llvmlite.binding as llvm
+from llvmlite.binding import ffi
+from llvmlite.binding.newpassmanagers import NewPassManager
 
 from pipeline.errors import CodegenError
 from pipeline.ir.target import Target
@@ -158,7 +160,12 @@ def _module(text: str, target: Target, optimise: bool) -> tuple[llvm.ModuleRef, 
     options.loop_interleaving = False
     options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = builder.getModulePassManager()
+    manager.run(module, builder)
+    # llvmlite 0.50's pass managers inherit an empty `_dispose` in front of their own, and lose 70 KB for each module.
+    if llvm.ModulePassManager._dispose is ffi.ObjectRef._dispose:
+        NewPassManager._dispose(manager)
+        manager.detach()
     return module, machine
 
 

@@ -1,0 +1,248 @@
+"""How errors of operands pass through contractions, reductions, views, gathers, scatters, scans and sorting."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+import numpy as np
+
+from pipeline.ir import graph as g
+from pipeline.ir.evaluate import evaluate_node
+from pipeline.ir.evaluate_product import contract
+from pipeline.ir.graph import TensorType
+from pipeline.verification.error_scalar import Array, Error, both, scalar_error
+from pipeline.verification.rounding import accumulator, format_of, sum_factor
+
+
+def node_error(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
+    """The bound for `result`, the value of `op` on exact `values`, in a program whose operands are off by `errors`.
+
+    Infinity where nothing can be said: a choice near a tie, a number near the end of the dtype's range. Where the exact
+    value is not finite, 0: a program must give the same infinity, or a NaN for a NaN.
+    """
+    if all(error is None for error in errors) and format_of(type_.dtype) is None:
+        return None
+    errors = tuple(error if error is None or np.any(error) else None for error in errors)
+    with np.errstate(all="ignore"):
+        error = _rule(op, values, errors, result, type_)
+        return None if error is None else _settle(op, error, errors, result, type_)
+
+
+def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
+    kind = format_of(type_.dtype)
+    if result.dtype.kind != "f":
+        return np.broadcast_to(error, result.shape)
+    error = np.where(np.isnan(error), np.inf, error)
+    if not np.isfinite(result).all():
+        unknown: Array | bool = False
+        for operand in errors:
+            if operand is not None:
+                wild = np.isinf(operand)
+                unknown = unknown | (wild if isinstance(op, g.Elementwise) else bool(wild.any()))
+        error = np.where(np.isfinite(result), error, np.where(unknown, np.inf, 0.0))
+    if kind is not None:
+        # An overflow: the program has an infinity where the exact value is a large number.
+        error = np.where(np.isfinite(result) & (np.abs(result) + error > kind.largest), np.inf, error)
+    return np.broadcast_to(error, result.shape)
+
+
+def _rule(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
+    match op:
+        case g.Elementwise(fn):
+            return scalar_error(fn, values, errors, result, type_.dtype)
+        case g.Contract():
+            return _contract(op, values, errors, result, type_)
+        case g.Reduce("argmax" | "argmin"):
+            return _arg(op, values[0], errors[0], result)
+        case g.Reduce() | g.ReduceWindow() | g.Scan():
+            return _combined(op, values[0], errors[0], result, type_)
+        case g.Reshape() | g.Transpose() | g.Slice() | g.Broadcast() | g.Concat():
+            return (
+                _moved(op, [_full(e, v) for e, v in zip(errors, values, strict=True)], type_)
+                if any_of(errors)
+                else None
+            )
+        case g.Pad():
+            return _moved(replace(op, value=0.0), [_full(errors[0], values[0])], type_) if any_of(errors) else None
+        case g.Gather() | g.GatherElements() | g.GatherND():
+            if errors[1] is not None:
+                return np.full(result.shape, np.inf)
+            return None if errors[0] is None else _moved(op, [errors[0], values[1]], type_)
+        case g.ScatterElements() | g.ScatterND():
+            return _scatter(op, values, errors, result, type_)
+        case g.TopK():
+            return _top(op, values[0], errors[0], result)
+        case g.Input() | g.Constant() | g.Iota():
+            return None
+    assert_never(op)
+
+
+def any_of(errors: Sequence[Error]) -> bool:
+    return any(error is not None for error in errors)
+
+
+def _full(error: Error, value: Array) -> Array:
+    return np.zeros(value.shape) if error is None else np.broadcast_to(error, value.shape)
+
+
+def _moved(op: g.Op, operands: Sequence[Array], type_: TensorType) -> Array:
+    return evaluate_node(op, operands, TensorType(type_.shape, "float64"))
+
+
+def _contract(
+    op: g.Contract, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType
+) -> Error:
+    if format_of(type_.dtype) is None:
+        return np.full(result.shape, np.inf) if any_of(errors) else None
+    kind = accumulator(type_.dtype)
+    size = _products(op, np.abs(values[0]), np.abs(values[1]), type_)
+    terms = math.prod(op.reduced)
+    error = sum_factor(terms) * kind.unit * size + terms * kind.subnormal
+    error = both(error, _stored(result, type_))
+    for position in (0, 1):
+        own = errors[position]
+        if own is not None:
+            operands = [values[0], values[1]]
+            operands[position] = own
+            error = both(error, _root_of_squares(op, operands, type_))
+    return np.where(size > kind.largest, np.inf, error)
+
+
+def _stored(result: Array, type_: TensorType) -> Array:
+    """The rounding of a sum when it is stored."""
+    kind = format_of(type_.dtype)
+    assert kind is not None
+    return 2 * kind.unit * np.abs(result) + kind.subnormal
+
+
+def _root_of_squares(op: g.Contract, operands: Sequence[Array], type_: TensorType) -> Array:
+    """√ Σ (a b)², scaled so that the squares neither overflow nor vanish in float32."""
+    scaled, scale, wild = [], 1.0, None
+    for position, array in enumerate(operands):
+        size = np.abs(array)
+        finite = np.isfinite(size)
+        if not finite.all():
+            flags = [np.zeros(a.shape) for a in operands]
+            flags[position] = np.where(finite, 0.0, 1.0)
+            flags[1 - position] = np.ones(operands[1 - position].shape)
+            mark = _products(op, flags[0], flags[1], type_) > 0
+            wild = mark if wild is None else wild | mark
+            size = np.where(finite, size, 0.0)
+        largest = float(size.max(initial=0.0)) or 1.0
+        scale *= largest
+        scaled.append(np.square(size / largest))
+    root = np.sqrt(_products(op, scaled[0], scaled[1], type_)) * scale
+    return root if wild is None else np.where(wild, np.inf, root)
+
+
+def _products(op: g.Contract, lhs: Array, rhs: Array, type_: TensorType) -> Array:
+    """Bounds need few digits: float32 halves the cost, except for programs in float64."""
+    work: g.DType = "float64" if type_.dtype == "float64" else "float32"
+    return contract(op, lhs.astype(work), rhs.astype(work), work).astype(np.float64)
+
+
+def _combined(
+    op: g.Reduce | g.ReduceWindow | g.Scan, x: Array, error: Error, result: Array, type_: TensorType
+) -> Error:
+    kind = format_of(type_.dtype)
+    if kind is None:
+        return None if error is None else np.full(result.shape, np.inf)
+    double = TensorType(type_.shape, "float64")
+    terms = _terms(op, x)
+    match op.kind:
+        case "max" | "min":
+            if error is None:
+                return None
+            low, high = (evaluate_node(op, [x + sign * error], double) for sign in (-1, 1))
+            return np.maximum(np.abs(high - result), np.abs(result - low))
+        case "sum":
+            size = evaluate_node(op, [np.abs(x)], double)
+            work = accumulator(type_.dtype)
+            own = sum_factor(terms) * work.unit * size + kind.subnormal
+            own = np.where(size > work.largest, np.inf, both(own, _stored(result, type_)))
+            if error is None:
+                return own
+            return both(own, np.sqrt(evaluate_node(op, [np.square(_full(error, x))], double)))
+        case "prod":
+            # Relative errors add; a factor of zero hides its relative error, and then nothing is said if it has one.
+            own = (sum_factor(terms) + 2) * kind.unit * np.abs(result) + terms * kind.subnormal
+            if error is None:
+                return own
+            relative = np.square(_full(error, x) / np.abs(x))
+            relative = np.where(np.isnan(relative), 0.0, relative)
+            total = evaluate_node(replace(op, kind="sum"), [relative], double)
+            return both(own, np.where(np.isinf(total), np.inf, np.sqrt(total) * np.abs(result)))
+    raise AssertionError(op.kind)
+
+
+def _terms(op: g.Reduce | g.ReduceWindow | g.Scan, x: Array) -> int:
+    match op:
+        case g.Reduce(_, axes):
+            return math.prod(x.shape[axis] for axis in axes)
+        case g.ReduceWindow():
+            return math.prod(op.reduced)
+        case g.Scan(_, axis):
+            return x.shape[axis]
+    assert_never(op)
+
+
+def _arg(op: g.Reduce, x: Array, error: Error, result: Array) -> Error:
+    """Another element may win where it comes as near to the winner as their errors together reach."""
+    if error is None:
+        return None
+    axis = op.axes[0]
+    toward = 1.0 if op.kind == "argmax" else -1.0
+    chosen = np.expand_dims(result, axis)
+    error = np.broadcast_to(error, x.shape)
+    floor = np.take_along_axis(toward * x, chosen, axis) - np.take_along_axis(error, chosen, axis)
+    rivals = toward * x + error >= floor
+    np.put_along_axis(rivals, chosen, False, axis)
+    shaky = rivals & ((error > 0) | (np.take_along_axis(error, chosen, axis) > 0))
+    return np.where(shaky.any(axis=axis), np.inf, 0.0)
+
+
+def _top(op: g.TopK, x: Array, error: Error, result: Array) -> Error:
+    if error is None:
+        return None
+    error = np.broadcast_to(error, x.shape)
+    if op.part == "values":
+        # Sorted values move by no more than the largest error does.
+        return np.broadcast_to(error.max(axis=op.axis, keepdims=True, initial=0.0), result.shape)
+    order = evaluate_node(replace(op, k=x.shape[op.axis], part="indices"), [x], TensorType(x.shape, "int64"))
+    values, errors = np.take_along_axis(x, order, op.axis), np.take_along_axis(error, order, op.axis)
+    gap = np.abs(np.diff(values, axis=op.axis))
+    reach = np.take(errors, range(1, x.shape[op.axis]), op.axis) + np.take(errors, range(x.shape[op.axis] - 1), op.axis)
+    close = (gap <= reach) & (reach > 0)
+    edge = np.zeros([1 if i == op.axis else n for i, n in enumerate(x.shape)], bool)
+    shaky = np.concatenate([edge, close], op.axis) | np.concatenate([close, edge], op.axis)
+    return np.where(np.take(shaky, range(op.k), op.axis), np.inf, 0.0)
+
+
+def _scatter(op: g.ScatterElements | g.ScatterND, values: Sequence[Array], errors: Sequence[Error], result: Array,
+             type_: TensorType) -> Error:  # fmt: skip
+    if errors[1] is not None:
+        return np.full(result.shape, np.inf)
+    kind = format_of(type_.dtype)
+    if kind is None:
+        return None if not any_of(errors) else np.full(result.shape, np.inf)
+    data, updates = _full(errors[0], values[0]), _full(errors[2], values[2])
+    match op.reduction:
+        case "none":
+            return _moved(op, [data, values[1], updates], type_) if any_of(errors) else None
+        case "max" | "min":
+            return _moved(replace(op, reduction="max"), [data, values[1], updates], type_) if any_of(errors) else None
+    adding = replace(op, reduction="add")
+    terms = _moved(adding, [np.ones(values[0].shape), values[1], np.ones(values[2].shape)], type_)
+    steps = np.minimum(terms, sum_factor(int(terms.max(initial=1.0))))
+    if op.reduction == "add":
+        size = _moved(adding, [np.abs(values[0]), values[1], np.abs(values[2])], type_)
+        squares = _moved(adding, [np.square(data), values[1], np.square(updates)], type_)
+        return both(steps * kind.unit * size, np.sqrt(squares)) + kind.subnormal
+    relative = [np.square(np.nan_to_num(e / np.abs(v), nan=0.0, posinf=np.inf))
+                for e, v in ((data, values[0]), (updates, values[2]))]  # fmt: skip
+    total = _moved(adding, [relative[0], values[1], relative[1]], type_)
+    passed = np.where(np.isinf(total), np.inf, np.sqrt(total) * np.abs(result))
+    return both(steps * kind.unit * np.abs(result), passed) + kind.subnormal

@@ -1,0 +1,93 @@
+"""The gate of a whole module: what it gives on random and on hostile feeds, against the graph in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.ir.graph import Graph
+from pipeline.verification.hostile import Feeds, hostile_feeds, random_feeds
+from pipeline.verification.tolerance import evaluate_with_bound
+from pipeline.verification.verdict import Verdict, compare
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One output for one set of feeds."""
+
+    feeds: str
+    output: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class MaxError:
+    """The largest errors over all cases, and the bound where the largest share of a bound was used.
+
+    relative  to the largest magnitude of the output
+    share     that error over its bound
+    """
+
+    absolute: float
+    relative: float
+    tolerance: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """verified: every element of every case is within its bound, and at least one random case left fewer than half aside."""
+
+    verified: bool
+    max_error: MaxError
+    cases: tuple[Case, ...]
+
+    @property
+    def failures(self) -> tuple[Case, ...]:
+        """The cases that are wrong."""
+        return tuple(case for case in self.cases if not case.verdict.ok)
+
+
+Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
+
+
+def verify_module(graph: Graph, run: Run, *, seed: int = 0, rounds: int = 2, hostile: bool = True) -> Report:
+    """Runs the module and judges all its outputs.
+
+    run      takes feeds by name and gives the outputs in the graph's order
+    rounds   sets of random feeds
+    hostile  also feed what careless programs get wrong
+    """
+    rng = np.random.default_rng(seed)
+    sets: list[tuple[str, Feeds]] = [(f"random {i}", random_feeds(graph, rng)) for i in range(rounds)]
+    if hostile:
+        sets += hostile_feeds(graph, rng)
+    cases = tuple(case for name, feeds in sets for case in judge(graph, run, name, feeds))
+    # The error that is reported is that of ordinary feeds: an error of 1e20 at 1e30 says nothing to a reader.
+    ordinary = [case for case in cases if case.feeds.startswith("random")] or list(cases)
+    telling = all(
+        any(case.verdict.unstable < 0.5 for case in ordinary if case.output == name) for name, _ in graph.outputs
+    )
+    verified = all(case.verdict.ok for case in cases) and telling and bool(cases)
+    tightest = max((case.verdict for case in ordinary), key=lambda verdict: verdict.share, default=None)
+    error = MaxError(
+        max((case.verdict.max_absolute for case in ordinary), default=0.0),
+        max((case.verdict.max_relative for case in ordinary), default=0.0),
+        tightest.tolerance if tightest else 0.0,
+        tightest.share if tightest else 0.0,
+    )
+    return Report(verified, error, cases)
+
+
+def judge(graph: Graph, run: Run, name: str, feeds: Feeds) -> list[Case]:
+    """One verdict for each output."""
+    references = evaluate_with_bound(graph, feeds)
+    outputs = run(feeds)
+    if len(outputs) != len(graph.outputs):
+        raise ValueError(f"the module gave {len(outputs)} outputs and the graph has {len(graph.outputs)}")
+    return [
+        Case(name, output, compare(np.asarray(got), references[output]))
+        for (output, _), got in zip(graph.outputs, outputs, strict=True)
+    ]

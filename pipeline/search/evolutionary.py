@@ -1,0 +1,98 @@
+"""The strategy that breeds: mutation, crossover and steps to neighbours of good candidates, ranked by the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.schedule.variables import Rows
+from pipeline.search.candidates import Candidate, History, SketchSpace
+from pipeline.search.cost_model import CostModel
+
+
+@dataclass(frozen=True, slots=True)
+class Evolutionary:
+    """generations  rounds of breeding before a batch is chosen
+    elite        share of the population that is kept from one generation to the next
+    crossover    share of the children that have two parents
+    explore      share of each batch that is drawn at random (epsilon-greedy)
+    measured     how many measured candidates of each sketch join the population
+    """
+
+    generations: int = 4
+    elite: float = 0.25
+    crossover: float = 0.3
+    explore: float = 0.1
+    measured: int = 16
+
+    def propose(
+        self, history: History, cost: CostModel, count: int, pool: int, rng: np.random.Generator
+    ) -> list[Candidate]:
+        seen = history.seen()
+        ranked: list[tuple[float, int, tuple[int, ...]]] = []
+        share = max(64, pool // max(1, len(history.spaces)))
+        for space in history.spaces:
+            rows, seconds = self._evolve(space, history, cost, share, rng)
+            order = np.argsort(seconds, kind="stable")
+            taken = 0
+            for index in order:
+                row = tuple(int(v) for v in rows[index])
+                if (space.number, row) in seen:
+                    continue
+                ranked.append((float(seconds[index]), space.number, row))
+                taken += 1
+                if taken >= count * 2:
+                    break
+        ranked.sort()
+        greedy = count - int(round(count * self.explore)) if count > 1 else count
+        chosen = self._spread(ranked, greedy)
+        rest = [item for item in ranked if item not in chosen]
+        while rest and len(chosen) < count:
+            chosen.append(rest.pop(int(rng.integers(len(rest)))))
+        return [Candidate(number, row) for _, number, row in chosen]
+
+    def _spread(
+        self, ranked: list[tuple[float, int, tuple[int, ...]]], count: int
+    ) -> list[tuple[float, int, tuple[int, ...]]]:
+        """The best, but no sketch takes more than two thirds of a batch while others come close."""
+        most = max(1, -(-2 * count // 3))
+        chosen: list[tuple[float, int, tuple[int, ...]]] = []
+        used: dict[int, int] = {}
+        for item in ranked:
+            if len(chosen) >= count:
+                break
+            if used.get(item[1], 0) < most or item[0] < 0.5 * ranked[-1][0]:
+                chosen.append(item)
+                used[item[1]] = used.get(item[1], 0) + 1
+        return chosen
+
+    def _evolve(
+        self, space: SketchSpace, history: History, cost: CostModel, size: int, rng: np.random.Generator
+    ) -> tuple[Rows, NDArray[np.float64]]:
+        parameters = space.space
+        known = [o.candidate.row for o in history.ranked() if o.candidate.sketch == space.number][: self.measured]
+        rows = parameters.draw(size, rng)
+        if known:
+            rows = np.concatenate([np.array(known, np.int64).reshape(len(known), -1), rows])
+        rows = parameters.unique(rows)
+        seconds = cost.predict(space, rows)
+        for _ in range(self.generations):
+            if rows.shape[1] == 0:
+                break
+            order = np.argsort(seconds, kind="stable")[: max(8, int(size * self.elite))]
+            parents = rows[order]
+            # rank selection: the better half of the elite has twice the children
+            weights = np.linspace(2.0, 1.0, len(parents))
+            picks = rng.choice(len(parents), size=size // 2, p=weights / weights.sum())
+            children = parents[picks]
+            mixed = int(len(children) * self.crossover)
+            if mixed:
+                others = parents[rng.integers(len(parents), size=mixed)]
+                children[:mixed] = parameters.crossover(children[:mixed], others, rng)
+            children = parameters.mutate(children, rng)
+            near = [parameters.neighbours(row) for row in parents[:2]]
+            rows = parameters.unique(np.concatenate([parents, children, *near]))
+            seconds = cost.predict(space, rows)
+        return rows, seconds

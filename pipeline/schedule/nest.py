@@ -182,24 +182,25 @@ def put(program: Program, old: Stmt, new: Stmt | None) -> Program:
     """The program with `old` (found by identity) replaced, or taken out with the loops that it leaves empty."""
 
     def part(seq: Seq) -> Seq:
-        kept = [swapped for child in seq.body if (swapped := _swap(child, old, new)) is not None]
+        kept = [swapped for child in seq.body if (swapped := swapped_in(child, old, new)) is not None]
         same = len(kept) == len(seq.body) and all(a is b for a, b in zip(kept, seq.body, strict=True))
         return seq if same else sequence(kept)
 
     return replace(program, body=part(program.body), prologue=part(program.prologue))
 
 
-def _swap(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
+def swapped_in(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
+    """The statement with `old` replaced; None where nothing is left of it."""
     if stmt is old:
         return new
     match stmt:
         case Block():
             return stmt
         case Loop() | Alloc():
-            body = _swap(stmt.body, old, new)
+            body = swapped_in(stmt.body, old, new)
             return None if body is None else stmt if body is stmt.body else replace(stmt, body=body)
         case Seq():
-            kept = [swapped for child in stmt.body if (swapped := _swap(child, old, new)) is not None]
+            kept = [swapped for child in stmt.body if (swapped := swapped_in(child, old, new)) is not None]
             if len(kept) == len(stmt.body) and all(a is b for a, b in zip(kept, stmt.body, strict=True)):
                 return stmt
             return several(kept) if kept else None
@@ -301,6 +302,30 @@ def unknown_symbols(program: Program, symbols: Iterable[str]) -> str | None:
     known = {*program.params, *(d.name for d in program.derived)}
     missing = sorted(set(symbols) - known)
     return f"{', '.join(missing)} is not a parameter of the program: declare its variable first" if missing else None
+
+
+def drop_buffer(program: Program, name: str) -> Program:
+    """The program without the declaration of a buffer, global or allocated."""
+
+    def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Alloc) and stmt.buffer.name == name:
+            return visit(stmt.body)
+        return map_statements(stmt, visit)
+
+    def part(seq: Seq) -> Seq:
+        return sequence(tuple(visit(child) for child in seq.body))
+
+    kept = tuple(buffer for buffer in program.buffers if buffer.name != name)
+    return replace(program, buffers=kept, body=part(program.body), prologue=part(program.prologue))
+
+
+def insert_region(program: Program, before: Place | None, stmt: Stmt) -> Program:
+    """The program with one more region: before the one of a place, or at the end of the prologue."""
+    if before is None:
+        return replace(program, prologue=sequence((*program.prologue.body, stmt)))
+    part = program.prologue if before.prologue else program.body
+    seq = sequence((*part.body[: before.region], stmt, *part.body[before.region :]))
+    return replace(program, prologue=seq) if before.prologue else replace(program, body=seq)
 
 
 def fresh_iter(program: Program, name: str) -> str:

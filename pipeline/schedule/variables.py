@@ -146,7 +146,8 @@ class Tile:
                 found.append(changed)
         rows = self.repair(np.array(found, np.int64))
         rows = np.unique(rows, axis=0)
-        return rows[(rows != row).any(axis=1)]
+        around: Rows = rows[(rows != row).any(axis=1)]
+        return around
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.schedule.steps.cache_write import CacheWrite
+from pipeline.schedule.steps.decompose_reduction import DecomposeReduction
 from pipeline.schedule.steps.fuse import Fuse
 from pipeline.schedule.steps.parallel import Parallel
 from pipeline.schedule.steps.reorder import Reorder
@@ -9,10 +11,40 @@ from pipeline.schedule.steps.split import Split
 from pipeline.schedule.steps.unroll import Unroll
 from pipeline.schedule.steps.vectorize import Vectorize
 
-Step = Fuse | Parallel | Reorder | Split | Unroll | Vectorize
+Step = (
+    CacheWrite
+    | DecomposeReduction
+    | Fuse
+    | Parallel
+    | Reorder
+    | Split
+    | Unroll
+    | Vectorize
+)
 
 STEPS: dict[str, type] = {
-    kind.__name__: kind for kind in (Fuse, Parallel, Reorder, Split, Unroll, Vectorize)
-}  # fmt: skip
+    kind.__name__: kind
+    for kind in (
+        CacheWrite,
+        DecomposeReduction,
+        Fuse,
+        Parallel,
+        Reorder,
+        Split,
+        Unroll,
+        Vectorize,
+    )
+}
 
-__all__ = ["STEPS", "Fuse", "Parallel", "Reorder", "Split", "Step", "Unroll", "Vectorize"]
+__all__ = [
+    "STEPS",
+    "CacheWrite",
+    "DecomposeReduction",
+    "Fuse",
+    "Parallel",
+    "Reorder",
+    "Split",
+    "Step",
+    "Unroll",
+    "Vectorize",
+]

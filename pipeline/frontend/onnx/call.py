@@ -41,7 +41,9 @@ class Call:
         """An operand that must be there."""
         found = self.optional(position)
         if found is None:
-            raise ModelError(f"operand {position} of {self.op} is missing", where=self.where, todo="Export the model again")
+            raise ModelError(
+                f"operand {position} of {self.op} is missing", where=self.where, todo="Export the model again"
+            )
         return found
 
     def optional(self, position: int) -> Tensor | None:
@@ -58,10 +60,16 @@ class Call:
         """An attribute, or its default."""
         return self.attributes.get(name, default)
 
+    def number(self, name: str, default: float) -> float:
+        """An attribute that is one number, or its default."""
+        return float(self.attributes.get(name, default))
+
     def need(self, name: str) -> Any:
         """An attribute that must be there."""
         if name not in self.attributes:
-            raise ModelError(f"attribute {name} of {self.op} is missing", where=self.where, todo="Export the model again")
+            raise ModelError(
+                f"attribute {name} of {self.op} is missing", where=self.where, todo="Export the model again"
+            )
         return self.attributes[name]
 
     def axis(self, rank: int, default: int, name: str = "axis") -> int:

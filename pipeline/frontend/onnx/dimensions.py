@@ -70,7 +70,8 @@ def bind(inputs: Sequence[DeclaredInput], shapes: Bindings, where: str) -> dict[
                     todo="Bind them with workload.shapes to sizes that leave no dimension negative",
                 )
     if unbound or unnamed:
-        refuse_unbound(unbound, unnamed, where)
+        leading = [given.dimensions[0] for given in inputs if given.dimensions]
+        refuse_unbound(unbound, unnamed, leading, where)
     return bound
 
 
@@ -182,13 +183,15 @@ def missing(dimension: Dimension, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name for name in free_names(dimension) if name not in sizes)
 
 
-def refuse_unbound(unbound: Mapping[str, list[str]], unnamed: Sequence[DeclaredInput], where: str) -> NoReturn:
+def refuse_unbound(
+    unbound: Mapping[str, list[str]], unnamed: Sequence[DeclaredInput], leading: Sequence[Dimension], where: str
+) -> NoReturn:
     """One error for all of them, with a binding to copy."""
     parts = [f"{name} (of {', '.join(users)})" for name, users in unbound.items()]
     parts += [f"unnamed dimensions of {given.name} {listing(given)}" for given in unnamed]
-    example = [f"{quoted(name)}: {likely(name)}" for name in unbound]
+    example = [f"{quoted(name)}: {likely(name, first=name in leading)}" for name in unbound]
     for given in unnamed:
-        extents = [likely(d) if isinstance(d, str) else 1 if d is None else d for d in given.dimensions or (1,)]
+        extents = [d if isinstance(d, int) else likely(d or "", not i) for i, d in enumerate(given.dimensions or (1,))]
         example.append(f"{quoted(given.name)}: {extents}")
     raise ModelError(
         "dimensions of the model have no size",
@@ -208,7 +211,7 @@ def quoted(name: str) -> str:
     return name if name.isidentifier() else f'"{name}"'
 
 
-def likely(name: str) -> int:
-    """A size to show in an example."""
+def likely(name: str, first: bool) -> int:
+    """A size to show in an example: a first dimension is usually the batch."""
     lower = name.lower()
-    return 128 if "seq" in lower else 224 if lower in ("height", "width", "h", "w") else 1
+    return 224 if lower in ("height", "width", "h", "w") else 1 if first or "batch" in lower else 128

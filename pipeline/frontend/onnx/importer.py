@@ -13,7 +13,7 @@ from pipeline.errors import CheckError, ModelError
 from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.liveness import needed
 from pipeline.frontend.onnx.operators import meaning_of
-from pipeline.frontend.onnx.schemas import Operator, body_of, operator_of
+from pipeline.frontend.onnx.schemas import Operator, body_of, defaults_of, operator_of
 from pipeline.frontend.onnx.stored import stored_array
 from pipeline.frontend.onnx.tensor import Tensor, constant
 from pipeline.ir.graph_builder import GraphBuilder
@@ -68,7 +68,10 @@ class Importer:
                     results = self.node(node, frame, where, read)
                 except CheckError as error:
                     raise ModelError(
-                        "the operands do not fit", where=where, why=f"{error.where}: {error.why}", todo="Export it again"
+                        "the operands do not fit",
+                        where=where,
+                        why=f"{error.where}: {error.why}",
+                        todo="Export it again",
                     ) from error
             for name, result in zip(node.output, results, strict=False):
                 if name and result is not None:
@@ -90,7 +93,7 @@ class Importer:
 
         def subgraph(graph: GraphProto, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
             names = [info.name for info in graph.input]
-            inner: Environment = ChainMap(dict(zip(names, inputs, strict=True)), frame.environment)  # type: ignore[arg-type]
+            inner: Environment = ChainMap(dict(zip(names, inputs, strict=True)), frame.environment)
             return self.graph(graph, Frame(inner, frame.opsets, frame.attributes, where, frame.absent))
 
         result = meaning(
@@ -115,7 +118,7 @@ class Importer:
         del plain_node.attribute[:]
         plain_node.attribute.extend(attributes.values())
         types = [None if operand is None else (operand.dtype, operand.shape) for operand in operands]
-        body = body_of(plain_node, operator, types)
+        body = body_of(plain_node, operator, types, frame.opsets)
         if body is None:
             raise ModelError(
                 f"operator {operator} is not supported",
@@ -123,7 +126,7 @@ class Importer:
                 why="; ".join(self.unsupported.values()),
                 todo="Export the model without it, or cut the model before this node",
             )
-        return self.function(body, operands, attributes, where)
+        return self.function(body, operands, {**defaults_of(operator), **attributes}, where)
 
     def function(self, body: FunctionProto, operands: Sequence[Tensor | None], attributes: Attributes,
                  where: str) -> tuple[Tensor | None, ...]:  # fmt: skip
@@ -167,7 +170,7 @@ def place(node: NodeProto, number: int, around: str) -> str:
 
 
 def resolved(node: NodeProto, bound: Attributes) -> dict[str, AttributeProto]:
-    """The attributes of a node; one that refers to an attribute of the function around takes its value or is left out."""
+    """The attributes of a node; a reference to an attribute of the function around takes its value."""
     found = {}
     for attribute in node.attribute:
         if not attribute.ref_attr_name:

@@ -44,7 +44,9 @@ class Inventory:
 
     def listing(self) -> dict[str, str]:
         """A phrase for each unsupported operator: how often, and the first nodes."""
-        table = {key: [*self.found.get(key, []), *self.in_branches.get(key, [])] for key in (self.found | self.in_branches)}
+        table = {
+            key: [*self.found.get(key, []), *self.in_branches.get(key, [])] for key in (self.found | self.in_branches)
+        }
         phrases = {}
         for label, nodes in sorted(table.items()):
             shown = ", ".join(nodes[:NAMES_SHOWN]) + (", …" if len(nodes) > NAMES_SHOWN else "")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # its stubs are another package
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.external_data_helper import load_external_data_for_model
 
@@ -29,7 +29,9 @@ def load(path: Path) -> ModelProto:
         todo = "Check workload.path; a relative path counts from the folder that the command is started in"
         raise ModelError("there is no such file", where=where, todo=todo) from error
     except OSError as error:
-        raise ModelError("the file cannot be read", where=where, why=str(error), todo="Check its permissions") from error
+        raise ModelError(
+            "the file cannot be read", where=where, why=str(error), todo="Check its permissions"
+        ) from error
     model = parse(data, where)
     load_external(model, path)
     return model

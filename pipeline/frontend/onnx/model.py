@@ -89,7 +89,9 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     environment = {
         info.name: Tensor(
             builder,
-            builder.input(info.name, bound[info.name], dtype_of(info.type.tensor_type.elem_type, f"{where}: {info.name}")),
+            builder.input(
+                info.name, bound[info.name], dtype_of(info.type.tensor_type.elem_type, f"{where}: {info.name}")
+            ),
         )
         for info in given
     }

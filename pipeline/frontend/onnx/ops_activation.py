@@ -15,7 +15,7 @@ def relu(call: Call) -> Tensor:
 @operator("LeakyRelu", 6, 16)
 def leaky_relu(call: Call) -> Tensor:
     x = call.operand(0)
-    return x.fn("lt", 0).where(x * call.get("alpha", 0.01), x)
+    return x.fn("lt", 0).where(x * call.number("alpha", 0.01), x)
 
 
 @operator("PRelu", 7, 9, 16)
@@ -33,31 +33,31 @@ def exponential_minus_one_below_zero(x: Tensor) -> Tensor:
 @operator("Elu", 6, 22)
 def elu(call: Call) -> Tensor:
     x = call.operand(0)
-    return x.fn("lt", 0).where(exponential_minus_one_below_zero(x) * call.get("alpha", 1.0), x)
+    return x.fn("lt", 0).where(exponential_minus_one_below_zero(x) * call.number("alpha", 1.0), x)
 
 
 @operator("Selu", 6, 22)
 def selu(call: Call) -> Tensor:
     x = call.operand(0)
-    alpha, gamma = call.get("alpha", 1.67326319217681884765625), call.get("gamma", 1.05070102214813232421875)
+    alpha, gamma = call.number("alpha", 1.67326319217681884765625), call.number("gamma", 1.05070102214813232421875)
     return x.fn("gt", 0).where(x * gamma, exponential_minus_one_below_zero(x) * (alpha * gamma))
 
 
 @operator("Celu", 12, 28)
 def celu(call: Call) -> Tensor:
-    x, alpha = call.operand(0), call.get("alpha", 1.0)
+    x, alpha = call.operand(0), call.number("alpha", 1.0)
     return x.fn("max", 0) + ((x * (1.0 / alpha)).fn("min", 0).fn("exp") - 1) * alpha
 
 
 @operator("ThresholdedRelu", 10, 22)
 def thresholded_relu(call: Call) -> Tensor:
     x = call.operand(0)
-    return x.fn("gt", call.get("alpha", 1.0)).where(x, x.like(0))
+    return x.fn("gt", call.number("alpha", 1.0)).where(x, x.like(0))
 
 
 @operator("HardSigmoid", 6, 22)
 def hard_sigmoid(call: Call) -> Tensor:
-    return clamped_line(call.operand(0), call.get("alpha", 0.2), call.get("beta", 0.5))
+    return clamped_line(call.operand(0), call.number("alpha", 0.2), call.number("beta", 0.5))
 
 
 @operator("HardSwish", 14, 22)
@@ -94,7 +94,7 @@ def mish(call: Call) -> Tensor:
 
 @operator("Swish", 24)
 def swish(call: Call) -> Tensor:
-    x, alpha = call.operand(0), call.get("alpha", 1.0)
+    x, alpha = call.operand(0), call.number("alpha", 1.0)
     return x * (x if alpha == 1.0 else x * alpha).fn("sigmoid")
 
 
@@ -108,7 +108,7 @@ def gelu(call: Call) -> Tensor:
 @operator("Shrink", 9)
 def shrink(call: Call) -> Tensor:
     """Integers are compared and moved in floating point, because the threshold may be a fraction."""
-    given, bias, lambd = call.operand(0), call.get("bias", 0.0), call.get("lambd", 0.5)
+    given, bias, lambd = call.operand(0), call.number("bias", 0.0), call.number("lambd", 0.5)
     x = given if given.is_float else given.cast("float32")
     inside = x.fn("gt", lambd).where(x - bias, x.like(0))
     return x.fn("lt", -lambd).where(x + bias, inside).cast(given.dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.ops_shape import join
@@ -46,7 +44,9 @@ def loop(call: Call) -> tuple[Tensor, ...]:
         condition, *results = call.subgraph(body, (iteration, condition, *carried))
         known = condition.known()
         if known is None:
-            call.refuse("the condition of Loop depends on the data", why="loops are unrolled when the model is imported")
+            call.refuse(
+                "the condition of Loop depends on the data", why="loops are unrolled when the model is imported"
+            )
         going, step = bool(known.reshape(-1)[0]), step + 1
         carried, scanned = results[: len(carried)], results[len(carried) :]
         for parts, result in zip(collected, scanned, strict=True):
@@ -74,7 +74,7 @@ def scan(call: Call) -> tuple[Tensor, ...]:
         slices = []
         for tensor, axis, back in zip(scanned, axes, backwards, strict=True):
             at = steps - 1 - step if back else step
-            slices.append(tensor.part(axis, at, at + 1).reshape(np.delete(tensor.shape, axis)))
+            slices.append(tensor.part(axis, at, at + 1).reshape((*tensor.shape[:axis], *tensor.shape[axis + 1 :])))
         results = call.subgraph(body, (*carried, *slices))
         carried = list(results[: len(carried)])
         for parts, result in zip(collected, results[len(carried) :], strict=True):

@@ -39,7 +39,10 @@ def parse(call: Call, ranks: list[int]) -> tuple[list[Labels], Labels]:
     texts = left.split(",")
     if len(texts) != len(ranks):
         call.refuse(f"Einsum {left} is given {len(ranks)} operands")
-    longest = max((rank - len(text.replace("...", "")) for text, rank in zip(texts, ranks, strict=True) if "..." in text), default=0)
+    longest = max(
+        (rank - len(text.replace("...", "")) for text, rank in zip(texts, ranks, strict=True) if "..." in text),
+        default=0,
+    )
     terms = []
     for text, rank in zip(texts, ranks, strict=True):
         labels = expand(text, rank - len(text.replace("...", "")))

@@ -11,7 +11,7 @@ from pipeline.frontend.onnx.dtypes import UNSIGNED, dtype_of, integer_range
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.tensor import Tensor
 
-UNARY = (
+UNARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("Abs", "abs", (6, 13)), ("Neg", "neg", (6, 13)), ("Sign", "sign", (9, 13)), ("Exp", "exp", (6, 13)),
     ("Log", "log", (6, 13)), ("Sqrt", "sqrt", (6, 13)), ("Reciprocal", "reciprocal", (6, 13)),
     ("Tanh", "tanh", (6, 13)), ("Sigmoid", "sigmoid", (6, 13)), ("Erf", "erf", (9, 13)),
@@ -21,11 +21,16 @@ UNARY = (
     ("Floor", "floor", (6, 13)), ("Ceil", "ceil", (6, 13)), ("Round", "round", (11, 22)),
     ("IsNaN", "isnan", (9, 13, 20)), ("Not", "not", (1,)),
 )  # fmt: skip
-BINARY = (
+BINARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("Add", "add", (7, 13, 14)), ("Sub", "sub", (7, 13, 14)), ("Mul", "mul", (7, 13, 14)), ("Div", "div", (7, 13, 14)),
     ("And", "and", (7,)), ("Or", "or", (7,)), ("Xor", "xor", (7,)), ("Equal", "eq", (7, 11, 13, 19)),
     ("Greater", "gt", (7, 9, 13)), ("Less", "lt", (7, 9, 13)), ("GreaterOrEqual", "ge", (12, 16)),
     ("LessOrEqual", "le", (12, 16)),
+)  # fmt: skip
+
+
+FOLDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("Max", "max", (8, 12, 13)), ("Min", "min", (8, 12, 13)), ("Sum", "add", (8, 13)),
 )  # fmt: skip
 
 
@@ -48,7 +53,7 @@ def fold(fn: str, call: Call) -> Tensor:
     return functools.reduce(lambda total, operand: total.fn(fn, operand), call.given())
 
 
-for _name, _fn, _since in (("Max", "max", (8, 12, 13)), ("Min", "min", (8, 12, 13)), ("Sum", "add", (8, 13))):
+for _name, _fn, _since in FOLDS:
     operator(_name, *_since)(functools.partial(fold, _fn))
 
 
@@ -143,15 +148,23 @@ def bitwise(call: Call) -> Tensor:
     return call.constant(data, call.operand(0).dtype)
 
 
-@operator("BitShift", 11)
+@operator("BitShift", 11, 28)
 def bit_shift(call: Call) -> Tensor:
-    """A shift of unsigned integers is a product with, or a quotient by, a power of two from a table."""
+    """A product with a power of two from a table, or a quotient by it, rounded down; a negative amount, or
+    one that shifts all bits out, leaves the sign."""
     x, amount = call.operand(0), call.operand(1)
-    bits = np.iinfo(x.dtype).bits
-    table = call.constant(np.array([1 << i for i in range(bits)], np.uint64), x.dtype)
-    at = amount.fn("min", bits - 1).cast("int64")
+    signed = x.dtype not in UNSIGNED
+    left = call.need("direction") == "LEFT"
+    powers = np.iinfo(x.dtype).bits - (1 if signed and not left else 0)
+    table = call.constant(np.array([1 << i for i in range(powers)], np.uint64), x.dtype)
+    at = amount.fn("min", powers - 1).fn("max", 0).cast("int64")
     power_of_two = x.of(x.builder.gather(table.value, at.value, 0))
-    shifted = x.fn("mul" if call.need("direction") == "LEFT" else "div", power_of_two)
-    inside = amount.fn("lt", bits) if bits <= integer_range(amount.dtype)[1] else amount.fn("eq", amount)
-    return inside.where(shifted, shifted.like(0))
-
+    gone = x.like(0)
+    if left:
+        shifted = x * power_of_two
+    else:
+        shifted = x / power_of_two
+        if signed:
+            down = x.fn("lt", 0).fn("and", (shifted * power_of_two).fn("ne", x))
+            shifted, gone = shifted - down.cast(x.dtype), -x.fn("lt", 0).cast(x.dtype)
+    return amount.fn("ge", powers).fn("or", amount.fn("lt", 0)).where(gone, shifted)

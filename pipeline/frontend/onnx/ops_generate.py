@@ -12,10 +12,13 @@ from pipeline.frontend.onnx.dtypes import dtype_of
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.stored import stored_array
 from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.ir.graph import DType
 
 
 @operator("Constant", 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def constant_node(call: Call) -> Tensor:
+    name: str
+    value: Any
     name, value = next(iter(call.attributes.items()), ("", None))
     match name:
         case "value":
@@ -26,7 +29,9 @@ def constant_node(call: Call) -> Tensor:
         case "value_int" | "value_ints":
             return call.constant(value, "int64")
         case _:
-            call.refuse(f"a Constant of kind {name or 'none'} is not supported", why="it is not a dense tensor of numbers")
+            call.refuse(
+                f"a Constant of kind {name or 'none'} is not supported", why="it is not a dense tensor of numbers"
+            )
 
 
 @operator("Shape", 1, 13, 15, 19, 21, 23, 24, 25)
@@ -43,7 +48,10 @@ def size(call: Call) -> Tensor:
 @operator("ConstantOfShape", 9, 20, 21, 23, 24, 25)
 def constant_of_shape(call: Call) -> Tensor:
     value: Any = call.get("value")
-    data, dtype = stored_array(value, call.where) if value is not None else (np.zeros(1, np.float32), "float32")
+    dtype: DType = "float32"
+    data = np.zeros(1)
+    if value is not None:
+        data, dtype = stored_array(value, call.where)
     return call.constant(data.reshape(()), dtype).broadcast(call.integers(0, "extents"))
 
 
@@ -58,7 +66,7 @@ def arange(call: Call) -> Tensor:
 def eye_like(call: Call) -> Tensor:
     x = call.operand(0)
     dtype = dtype_of(int(call.get("dtype")), call.where) if "dtype" in call.attributes else x.dtype
-    return call.constant(np.eye(*x.shape, k=int(call.get("k", 0))), dtype)
+    return call.constant(np.eye(x.shape[0], x.shape[1], k=int(call.get("k", 0))), dtype)
 
 
 @operator("Trilu", 14)
@@ -80,7 +88,9 @@ def non_zero(call: Call) -> Tensor:
 def unique(call: Call) -> tuple[Tensor, ...]:
     """Of known elements only, since the number of results depends on them; sorted, or by first appearance."""
     data, axis = call.known(0, "unique elements"), call.get("axis")
-    values, first, inverse, counts = np.unique(data, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    values, first, inverse, counts = np.unique(
+        data, return_index=True, return_inverse=True, return_counts=True, axis=axis
+    )
     inverse = inverse.reshape(-1)
     if not call.get("sorted", 1):
         order = np.argsort(first, kind="stable")

@@ -45,7 +45,7 @@ def scatter_nd(call: Call) -> Tensor:
 
 @operator("TensorScatter", 24)
 def tensor_scatter(call: Call) -> Tensor:
-    """Writes a run of positions along `axis`, at another start in each batch: a cache that grows, linear or circular."""
+    """Writes a run of positions along `axis`, with its own start in each batch: a cache, linear or circular."""
     past, update, starts = call.operand(0), call.operand(1), call.optional(2)
     axis = call.axis(past.rank, -2)
     steps = call.constant(np.arange(update.shape[axis]), "int64").along(axis, past.rank)

@@ -38,9 +38,11 @@ def conv(call: Call) -> Tensor:
 
 
 def convolution(call: Call, x: Tensor, weight: Tensor) -> Tensor:
-    """Data (batch, channels, *extents) with weights (outputs, channels / group, *kernel), without the bias."""
+    """Data (batch, channels, *extents) with weights (outputs, channels / group, *kernel); no bias."""
     if x.rank < 3 or weight.rank != x.rank:
-        call.refuse(f"{call.op} of data {list(x.shape)} with weights {list(weight.shape)}", why="their ranks do not fit")
+        call.refuse(
+            f"{call.op} of data {list(x.shape)} with weights {list(weight.shape)}", why="their ranks do not fit"
+        )
     w = windows_of(call, x.shape[2:], weight.shape[2:])
     return x.of(
         x.builder.conv(

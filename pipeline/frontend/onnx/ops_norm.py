@@ -66,7 +66,7 @@ def batch_normalization(call: Call) -> Tensor:
     x, scale, bias, mean, variance = (call.operand(position) for position in range(5))
     if call.get("training_mode", 0):
         call.refuse("BatchNormalization in training mode", todo="Export the model for inference")
-    factor = scale.cast(variance.dtype) / (variance + call.get("epsilon", 1e-5)).fn("sqrt")
+    factor = scale.cast(variance.dtype) / (variance + call.number("epsilon", 1e-5)).fn("sqrt")
     offset = bias.cast(variance.dtype) - mean * factor
     return x * factor.cast(x.dtype).along(1, x.rank) + offset.cast(x.dtype).along(1, x.rank)
 
@@ -79,7 +79,7 @@ def normalized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
 @operator("LayerNormalization", 17)
 def layer_normalization(call: Call) -> tuple[Tensor, ...]:
     """Over all axes from `axis` on; the other results are the mean and the reciprocal of the deviation."""
-    x, scale, bias, epsilon = call.operand(0), call.operand(1), call.optional(2), call.get("epsilon", 1e-5)
+    x, scale, bias, epsilon = call.operand(0), call.operand(1), call.optional(2), call.number("epsilon", 1e-5)
     axes = tuple(range(call.axis(x.rank, -1), x.rank))
     out = normalized(x, axes, epsilon) * scale
     wide = x.cast("float32") if x.dtype in HALVES else x
@@ -95,13 +95,13 @@ def rms_normalization(call: Call) -> Tensor:
     wide = x.cast("float32") if x.dtype in HALVES else x
     axes = tuple(range(call.axis(x.rank, -1), x.rank))
     mean_square = (wide * wide).reduce("mean", axes, True)
-    return (wide * (mean_square + call.get("epsilon", 1e-5)).fn("rsqrt")).cast(x.dtype) * scale
+    return (wide * (mean_square + call.number("epsilon", 1e-5)).fn("rsqrt")).cast(x.dtype) * scale
 
 
 @operator("InstanceNormalization", 6, 22)
 def instance_normalization(call: Call) -> Tensor:
     x, scale, bias = call.operand(0), call.operand(1), call.operand(2)
-    out = normalized(x, tuple(range(2, x.rank)), call.get("epsilon", 1e-5))
+    out = normalized(x, tuple(range(2, x.rank)), call.number("epsilon", 1e-5))
     return out * scale.along(1, x.rank) + bias.along(1, x.rank)
 
 
@@ -110,7 +110,7 @@ def group_normalization(call: Call) -> Tensor:
     """Scale and bias are one number per group in version 18, one per channel from 21 on."""
     x, scale, bias, groups = call.operand(0), call.operand(1), call.operand(2), int(call.need("num_groups"))
     split = x.reshape((x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    out = normalized(split, tuple(range(2, split.rank)), call.get("epsilon", 1e-5))
+    out = normalized(split, tuple(range(2, split.rank)), call.number("epsilon", 1e-5))
     if call.since == 18:
         return (out * scale.along(1, split.rank) + bias.along(1, split.rank)).reshape(x.shape)
     return out.reshape(x.shape) * scale.along(1, x.rank) + bias.along(1, x.rank)
@@ -126,8 +126,8 @@ def local_response_normalization(call: Call) -> Tensor:
     squares = (x * x).pad(low, high)
     neighbours = [squares.part(1, i, i + x.shape[1]) for i in range(size)]
     window = functools.reduce(Tensor.__add__, neighbours)
-    base = window * (call.get("alpha", 1e-4) / size) + call.get("bias", 1.0)
-    return x / base.fn("pow", call.get("beta", 0.75))
+    base = window * (call.number("alpha", 1e-4) / size) + call.number("bias", 1.0)
+    return x / base.fn("pow", call.number("beta", 0.75))
 
 
 @operator("MeanVarianceNormalization", 9, 13)

@@ -55,7 +55,7 @@ def resize(call: Call) -> Tensor:
     if transform == "tf_crop_and_resize":
         roi = call.known(1, "region of interest").reshape(-1).tolist()
     scales = call.optional(2)
-    if scales is not None and math.prod(scales.shape):
+    if scales is not None and 0 not in scales.shape:
         numbers = call.known(2, "scales").reshape(-1).tolist()
         axes = [scaled(axis, x.shape[axis], scale) for axis, scale in zip(chosen, numbers, strict=True)]
     else:

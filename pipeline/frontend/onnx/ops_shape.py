@@ -20,7 +20,9 @@ def reshape(call: Call) -> Tensor:
         for axis, extent in enumerate(shape):
             if extent == 0:
                 if axis >= x.rank:
-                    call.refuse(f"extent 0 at place {axis} has nothing to copy", why=f"the data has shape {list(x.shape)}")
+                    call.refuse(
+                        f"extent 0 at place {axis} has nothing to copy", why=f"the data has shape {list(x.shape)}"
+                    )
                 shape[axis] = x.shape[axis]
     if -1 in shape:
         rest = math.prod(extent for extent in shape if extent != -1)
@@ -209,10 +211,7 @@ def space_to_depth(call: Call) -> Tensor:
     rank = len(extents)
     x = x.reshape((batch, channels, *[part for extent in extents for part in (extent // block, block)]))
     outer, inner = [2 + 2 * i for i in range(rank)], [3 + 2 * i for i in range(rank)]
-    if call.get("mode", "DCR") == "DCR":
-        x = x.transpose([0, *inner, 1, *outer])
-    else:
-        x = x.transpose([0, 1, *inner, *outer])
+    x = x.transpose([0, *inner, 1, *outer]) if call.get("mode", "DCR") == "DCR" else x.transpose([0, 1, *inner, *outer])
     return x.reshape((batch, channels * block**rank, *(extent // block for extent in extents)))
 
 

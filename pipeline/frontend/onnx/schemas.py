@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx.defs
-from onnx import FunctionProto, NodeProto, TypeProto, helper
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, helper
 
 from pipeline.frontend.onnx.dtypes import element_of
 from pipeline.frontend.onnx.operators import meaning_of, newest_since
@@ -38,7 +39,7 @@ def operator_of(domain: str, name: str, opsets: Mapping[str, int]) -> Operator:
             schema = onnx.defs.get_schema(name, min(opset, newest(domain)), domain)
         except onnx.defs.SchemaError:
             return Operator(domain, name, opset, 0)
-        return Operator(domain, name, opset, 0 if schema.deprecated and opset > schema.since_version else schema.since_version)
+        return Operator(domain, name, opset, 0 if schema.deprecated else schema.since_version)
     return Operator(domain, name, opset, newest_since(domain, name, opset))
 
 
@@ -47,11 +48,20 @@ def newest(domain: str = "") -> int:
     return onnx.defs.onnx_opset_version() if not domain else 1 << 30
 
 
-def body_of(node: NodeProto, operator: Operator, types: Sequence[OperandType | None]) -> FunctionProto | None:
+def defaults_of(operator: Operator) -> dict[str, AttributeProto]:
+    """The attributes that an operator has where a node leaves them out."""
+    schema: Any = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
+    defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    return {name: default for name, default in defaults.items() if default.type != AttributeProto.UNDEFINED}
+
+
+def body_of(
+    node: NodeProto, operator: Operator, types: Sequence[OperandType | None], opsets: Mapping[str, int]
+) -> FunctionProto | None:
     """The function that defines the operator, for the opset of the model or the nearest one that has it."""
     if not operator.since or not onnx.defs.has(operator.name, operator.domain):
         return None
-    schema = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
+    schema: Any = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
     body = FunctionProto()
     if schema.has_context_dependent_function:
         version = nearest(schema.context_dependent_function_opset_versions, operator.opset)
@@ -66,7 +76,7 @@ def body_of(node: NodeProto, operator: Operator, types: Sequence[OperandType | N
         return None
     body.ParseFromString(data)
     if not any(not entry.domain for entry in body.opset_import):
-        body.opset_import.append(helper.make_opsetid("", version))
+        body.opset_import.append(helper.make_opsetid("", opsets.get("", version)))
     return body
 
 
@@ -85,9 +95,9 @@ def has_meaning(operator: Operator) -> bool:
         return True
     if not operator.since or not onnx.defs.has(operator.name, operator.domain):
         return False
-    schema = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
+    schema: Any = onnx.defs.get_schema(operator.name, operator.since, operator.domain)
     if schema.has_context_dependent_function:
         return True  # the body depends on the types, which the import will know
-    body = body_of(NodeProto(), operator, ())
+    body = body_of(NodeProto(), operator, (), {"": newest()})
     opsets = {} if body is None else {entry.domain: entry.version for entry in body.opset_import}
     return body is not None and all(has_meaning(operator_of(n.domain, n.op_type, opsets)) for n in body.node)

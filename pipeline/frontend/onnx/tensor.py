@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from pipeline.ir.graph import DType, Shape, Slice
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_types import FLOATS, numpy_dtype
 
-Operand = "Tensor | float | int | bool"
+Operand: TypeAlias = "Tensor | float | int | bool"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,17 +86,14 @@ class Tensor:
         """`then` where this tensor (of bool) is true, `other` elsewhere."""
         return self.of(self.builder.elementwise("where", self.value, then.value, other.value))
 
-    def reshape(self, shape: Sequence[int]) -> Tensor:
-        shape = tuple(int(extent) for extent in shape)
-        return self if shape == self.shape else self.of(self.builder.reshape(self.value, shape))
+    def reshape(self, shape: Iterable[int]) -> Tensor:
+        return self.of(self.builder.reshape(self.value, [int(extent) for extent in shape]))
 
-    def transpose(self, perm: Sequence[int]) -> Tensor:
-        perm = tuple(int(axis) for axis in perm)
-        return self if perm == tuple(range(self.rank)) else self.of(self.builder.transpose(self.value, perm))
+    def transpose(self, perm: Iterable[int]) -> Tensor:
+        return self.of(self.builder.transpose(self.value, [int(axis) for axis in perm]))
 
-    def broadcast(self, shape: Sequence[int]) -> Tensor:
-        shape = tuple(int(extent) for extent in shape)
-        return self if shape == self.shape else self.of(self.builder.broadcast(self.value, shape))
+    def broadcast(self, shape: Iterable[int]) -> Tensor:
+        return self.of(self.builder.broadcast(self.value, [int(extent) for extent in shape]))
 
     def part(self, axis: int, start: int, stop: int) -> Tensor:
         """The elements from `start` up to `stop` along `axis`."""
@@ -111,8 +109,6 @@ class Tensor:
 
     def pad(self, low: Sequence[int], high: Sequence[int], value: float = 0.0) -> Tensor:
         """`value` around the elements; a negative number of elements crops."""
-        if not any(low) and not any(high):
-            return self
         return self.of(self.builder.pad(self.value, low, high, value=value))
 
     def reduce(self, kind: str, axes: Sequence[int], keepdims: bool = False) -> Tensor:

@@ -82,7 +82,7 @@ def _passed(fn: str, values: Sequence[Array], errors: Sequence[Error], result: A
 
 
 def both(one: Array, other: Array) -> Array:
-    """The error of two independent ones; not np.hypot, which takes ten times as long to guard what cannot happen here."""
+    """Two independent errors together. np.hypot would take ten times as long to guard against what cannot happen."""
     return np.sqrt(np.square(one) + np.square(other))
 
 

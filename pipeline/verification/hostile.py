@@ -86,7 +86,7 @@ def _large(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 def _flat(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Nearly equal numbers far from zero: a variance from the difference of two means is noise here."""
-    return 3.0 + 1e-4 * rng.standard_normal(shape)
+    return 3.0 + 1e-3 * rng.standard_normal(shape)
 
 
 def _zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -24,10 +24,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class MaxError:
-    """The largest errors over all cases, and the bound where the largest share of a bound was used.
+    """The largest error on random feeds.
 
-    relative  to the largest magnitude of the output
-    share     that error over its bound
+    absolute   of the element that is farthest off
+    relative   the largest of an output over the output's largest magnitude
+    tolerance  the bound of the element that is farthest off
+    share      the largest error of any element over its bound
     """
 
     absolute: float
@@ -38,7 +40,7 @@ class MaxError:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """verified: every element of every case is within its bound, and at least one random case left fewer than half aside."""
+    """verified: every element of every case is within its bound, and some random case left fewer than half aside."""
 
     verified: bool
     max_error: MaxError
@@ -71,12 +73,13 @@ def verify_module(graph: Graph, run: Run, *, seed: int = 0, rounds: int = 2, hos
         any(case.verdict.unstable < 0.5 for case in ordinary if case.output == name) for name, _ in graph.outputs
     )
     verified = all(case.verdict.ok for case in cases) and telling and bool(cases)
-    tightest = max((case.verdict for case in ordinary), key=lambda verdict: verdict.share, default=None)
+    verdicts = [case.verdict for case in ordinary]
+    farthest = max(verdicts, key=lambda verdict: (verdict.max_absolute, verdict.tolerance), default=None)
     error = MaxError(
-        max((case.verdict.max_absolute for case in ordinary), default=0.0),
-        max((case.verdict.max_relative for case in ordinary), default=0.0),
-        tightest.tolerance if tightest else 0.0,
-        tightest.share if tightest else 0.0,
+        farthest.max_absolute if farthest else 0.0,
+        max((verdict.max_relative for verdict in verdicts), default=0.0),
+        farthest.tolerance if farthest else 0.0,
+        max((verdict.share for verdict in verdicts), default=0.0),
     )
     return Report(verified, error, cases)
 

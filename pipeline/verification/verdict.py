@@ -15,9 +15,9 @@ class Verdict:
 
     max_absolute  largest error of an element, those left aside excepted
     max_relative  the same over the largest finite magnitude of the output
+    tolerance     the bound of the element with that error
     worst         index of the element whose error is the largest share of its bound
-    tolerance     the bound of that element
-    share         its error over its bound: above 1 is wrong
+    share         that share: above 1 is wrong
     unstable      part of the elements that were left aside, since rounding may change them to anything
     reason        what is wrong; empty when all is right
     """
@@ -25,17 +25,17 @@ class Verdict:
     ok: bool
     max_absolute: float
     max_relative: float
-    worst: tuple[int, ...]
     tolerance: float
+    worst: tuple[int, ...]
     share: float
     unstable: float
     reason: str = ""
 
 
 def compare(got: np.ndarray, want: np.ndarray | Reference, bound: np.ndarray | None = None) -> Verdict:
-    """Judges `got` by exact values and their bounds (a `Reference` holds both). Integers and bools have to be equal.
+    """Judges `got` by exact values and their bounds (a `Reference` holds both). Integers and bools must be equal.
 
-    Where the exact value is not finite, `got` has to be the same infinity, or a NaN for a NaN (of any sign and payload).
+    Where the exact value is not finite, `got` has to be the same infinity, or a NaN for a NaN (any sign, any payload).
     """
     if isinstance(want, Reference):
         return compare(got, want.value, want.bound)
@@ -45,7 +45,7 @@ def compare(got: np.ndarray, want: np.ndarray | Reference, bound: np.ndarray | N
     if (got.dtype.kind in "iub") != (want.dtype.kind in "iub"):
         return _refused(f"the dtype is {got.dtype} and {want.dtype} is right")
     if want.size == 0:
-        return Verdict(True, 0.0, 0.0, (), 0.0, 0.0, 0.0)
+        return Verdict(True, 0.0, 0.0, 0.0, (), 0.0, 0.0)
     aside = np.isinf(bound) if want.dtype.kind not in "b" else bound > 0
     unstable = float(np.mean(aside))
     if want.dtype.kind in "iub":
@@ -63,13 +63,14 @@ def compare(got: np.ndarray, want: np.ndarray | Reference, bound: np.ndarray | N
     worst = np.unravel_index(int(np.argmax(share)), want.shape)
     index = tuple(int(i) for i in worst)
     ok = bool(share[worst] <= 1.0)
-    absolute = float(distance.max())
+    farthest = np.unravel_index(int(np.argmax(distance)), want.shape)
+    absolute, tolerance = float(distance[farthest]), float(bound[farthest])
     sizes = np.abs(want[np.isfinite(want)].astype(np.float64))
     largest = float(sizes.max(initial=0.0))
     reason = "" if ok else f"element {list(index)} is {got[worst]!s} and {want[worst]!s} ± {bound[worst]:.3g} is right"
     relative = absolute / largest if largest else absolute
-    return Verdict(ok, absolute, relative, index, float(bound[worst]), float(share[worst]), unstable, reason)
+    return Verdict(ok, absolute, relative, tolerance, index, float(share[worst]), unstable, reason)
 
 
 def _refused(reason: str) -> Verdict:
-    return Verdict(False, float("inf"), float("inf"), (), 0.0, float("inf"), 0.0, reason)
+    return Verdict(False, float("inf"), float("inf"), 0.0, (), float("inf"), 0.0, reason)

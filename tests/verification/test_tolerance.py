@@ -82,12 +82,37 @@ def test_honest_float32_passes_on_hostile_feeds(name: str) -> None:
         assert verdict.ok, (kind, verdict.reason)
 
 
-SMOOTH = ("exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos",
-          "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "round", "neg", "abs", "sign")  # fmt: skip
+SMOOTH = [
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "floor",
+    "ceil",
+    "round",
+    "neg",
+    "abs",
+    "sign",
+]
 
 
 @pytest.mark.parametrize("fn", SMOOTH)
-def test_every_function_passes_honestly_and_fails_by_a_thousand_ulps(fn: str) -> None:
+def test_every_function_passes_honestly_and_fails_by_a_thousandth(fn: str) -> None:
     b = GraphBuilder()
     x, y = b.input("x", (3000,), "float32"), b.input("y", (3000,), "float32")
     graph = b.finish([("y", b.elementwise(fn, b.elementwise("add", x, y)))])
@@ -98,7 +123,7 @@ def test_every_function_passes_honestly_and_fails_by_a_thousand_ulps(fn: str) ->
     reference = evaluate_with_bound(graph, feeds)["y"]
     got = native(graph, feeds)["y"]
     assert compare(got, reference).ok, compare(got, reference).reason
-    assert not compare(got * np.float32(1 + 1e-3), reference).ok
+    assert not compare(got * np.float32(1.001) + np.float32(1e-4), reference).ok
 
 
 def test_a_dropped_term_of_a_long_sum_is_found() -> None:
@@ -147,8 +172,8 @@ def test_a_softmax_without_its_maximum_is_found_at_large_logits() -> None:
     graph = softmax_graph(4, 50)
     feeds = dict(hostile_feeds(graph, np.random.default_rng(0)))["large"]
     x = feeds["x"] + np.float32(10)
-    power = np.exp(x, dtype=np.float32)
     with np.errstate(all="ignore"):
+        power = np.exp(x, dtype=np.float32)
         careless = power / power.sum(-1, keepdims=True)
     assert not compare(careless, evaluate_with_bound(graph, {"x": x})["y"]).ok
 

@@ -119,7 +119,7 @@ def _reduce(op: g.Reduce, x: np.ndarray, result: TensorType) -> np.ndarray:
     extra = {"dtype": work} if op.kind in ("sum", "prod") else {}
     with np.errstate(all="ignore"):
         out = FOLDS[op.kind](x, axis=op.axes, initial=start_of(op.kind, x.dtype), **extra)
-    return np.asarray(out).astype(numpy_dtype(result.dtype), copy=False)
+        return np.asarray(out).astype(numpy_dtype(result.dtype), copy=False)
 
 
 def _last_uses(graph: Graph) -> dict[int, int]:

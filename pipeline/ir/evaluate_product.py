@@ -29,9 +29,9 @@ def contract(op: Contract, lhs: np.ndarray, rhs: np.ndarray, dtype: DType) -> np
     lhs, rhs = lhs.astype(work, copy=False), rhs.astype(work, copy=False)
     with np.errstate(all="ignore"):
         result = _product(op, window(lhs, op.lhs, extents), window(rhs, op.rhs, extents), extents)
-    if dtype not in FLOATS and work.kind == "f":
-        result = result.astype(np.int64)  # exact; the next conversion wraps
-    return result.astype(out, copy=False)
+        if dtype not in FLOATS and work.kind == "f":
+            result = result.astype(np.int64)  # exact; the next conversion wraps
+        return result.astype(out, copy=False)
 
 
 def window(x: np.ndarray, affine: AffineMap, extents: Shape) -> np.ndarray:
@@ -57,9 +57,9 @@ def reduce_window(op: ReduceWindow, x: np.ndarray, dtype: DType) -> np.ndarray:
         for position in np.ndindex(*op.reduced):
             part = view[(..., *position)]
             out = np.array(part) if out is None else combine(out, part, out=out)
-    if out is None:
-        out = np.full(op.spatial, start_of(op.kind, x.dtype), x.dtype)
-    return out.astype(numpy_dtype(dtype), copy=False)
+        if out is None:
+            out = np.full(op.spatial, start_of(op.kind, x.dtype), x.dtype)
+        return out.astype(numpy_dtype(dtype), copy=False)
 
 
 def start_of(kind: str, dtype: np.dtype[Any]) -> float | int | bool:

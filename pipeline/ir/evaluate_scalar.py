@@ -27,7 +27,7 @@ def apply_scalar(fn: str, operands: Sequence[np.ndarray], dtype: DType) -> np.nd
         operands = [x.astype(np.float32) for x in operands]
     with np.errstate(all="ignore"):
         result = FUNCTIONS[fn](*operands)
-    return np.asarray(result).astype(numpy_dtype(dtype), copy=False)
+        return np.asarray(result).astype(numpy_dtype(dtype), copy=False)
 
 
 def cast_to(x: np.ndarray, dtype: DType) -> np.ndarray:

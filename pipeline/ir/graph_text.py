@@ -15,7 +15,7 @@ from pipeline.ir import graph as g
 from pipeline.ir.graph import AffineDim, Graph, Node, TensorType
 from pipeline.ir.graph_types import DTYPES
 
-TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|%?-?[A-Za-z0-9_.]+(?:e[+-]\d+)?|[-+*=<>()\[\],:])')
+TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|%?\w+|[-+*=<>()\[\],:])', re.ASCII)
 
 
 def to_text(graph: Graph, *, names: bool = True) -> str:

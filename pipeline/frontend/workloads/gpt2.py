@@ -16,8 +16,10 @@ from pipeline.ir.graph_builder import GraphBuilder
 class Gpt2:
     """GPT-2 small by default.
 
-    Input input_ids (batch, sequence), int64; output logits. With `past` tokens before these, the inputs
-    past_key_i and past_value_i (batch, past, heads, dim) of each layer and the outputs present_key_i, present_value_i.
+    Input input_ids (batch, sequence), int64; output logits.
+
+    past   tokens before these; each layer has the inputs past_key_i and past_value_i (batch, past, heads, dim)
+    cache  also give present_key_i and present_value_i, which are the past of the next tokens
     """
 
     name: str = "gpt2"
@@ -29,6 +31,7 @@ class Gpt2:
     batch: int = 1
     sequence: int = 128
     past: int = 0
+    cache: bool = False
 
     def build(self, seed: int) -> Graph:
         refuse_bad_sizes(self.name, hidden=self.hidden, heads=self.heads, sequence=self.sequence + max(0, self.past),
@@ -63,6 +66,7 @@ class Gpt2:
                 shape = (self.batch, self.past, self.heads, self.hidden // self.heads)
                 k = b.concat([b.input(f"past_key_{number}", shape, "float32"), k], 1)
                 v = b.concat([b.input(f"past_value_{number}", shape, "float32"), v], 1)
+            if self.cache:
                 presents += [(f"present_key_{number}", k), (f"present_value_{number}", v)]
             context = t.attend(q, k, v, lambda scores: mask_future(b, scores))
             x = b.elementwise("add", x, t.dense(f"{name}.projection", context, self.hidden, residual))

@@ -1,4 +1,4 @@
-"""Whether all loads and stores of a concrete program are in bounds: by intervals where they tell, else point by point."""
+"""Whether all accesses of a concrete program are in bounds: by intervals where they tell, else point by point."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Access:
 
 
 def check_bounds(program: Program) -> None:
-    """CheckError for an access that is out of bounds at some executed point, or that cannot be shown not to be: an index
+    """CheckError for an access that is out of bounds at some executed point, or cannot be shown not to be: an index
     read from a buffer and not clipped, or a nest of more than `POINTS` points whose intervals do not tell."""
     shapes = {b.name: tuple(extent.value for extent in b.shape) for b in program.all_buffers()}
     for block, around, _ in placed_blocks(program):

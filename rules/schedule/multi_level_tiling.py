@@ -1,0 +1,274 @@
+"""The rule that tiles a reduction over several levels, down to a register tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipeline.ir.expr import Load, Var, affine, loads
+from pipeline.ir.poly import Poly, product
+from pipeline.ir.program import Block, Iter, Program
+from pipeline.ir.target import Target
+from pipeline.schedule.constraint import AtMost
+from pipeline.schedule.nest import block_at, find_buffer, find_loop, loop_at, over_loops
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Fuse, Pack, Parallel, Reorder, Split, Unroll, Vectorize
+from pipeline.schedule.variables import Tile
+from rules.schedule.scheduled import is_scheduled, lanes_of
+
+LARGEST_TILE = 64  # iterations of a middle level
+LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
+
+
+@dataclass(frozen=True, slots=True)
+class MultiLevelTiling:
+    """Tile every loop of a reduction as the letters of `structure` say, and keep the innermost tile in registers.
+
+    structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S level is
+               what threads share out; the last one, after the last R, is the register tile. Where two Rs follow each other
+               at the end, the inner one is unrolled.
+    rows       the register tile has at most so many vectors of rows
+
+    Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are offered both
+    ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
+
+    One axis is vectorized: the last one of the result. Ragged tiles are masked or peeled, so every extent will do.
+    """
+
+    structure: str = "SSRRS"
+    rows: int = 16
+    vectors: int = 4
+
+    def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
+        plan = _plan(sketch.program, block, target, self.structure)
+        if plan is None:
+            return []
+        sketch = _tile(sketch, plan, self.structure, self.rows, self.vectors, target)
+        results = []
+        for packed in _packings(sketch.program, plan):
+            made = sketch
+            for number, (buffer, order) in enumerate(packed):
+                made = _pack(made, plan, buffer, order, f"{block}_pack{number}", target)
+            results.append(_finish(made, plan))
+        return results
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What the rule has found out about the block, and the loops as they are being made."""
+
+    block: str
+    spatial: list[Iter]
+    reduced: list[Iter]
+    vector: Iter
+    lanes: int
+    levels: dict[tuple[str, int], list[str]] = field(default_factory=dict)  # ("S", 0) -> loops of that level
+    where: dict[str, list[str]] = field(default_factory=dict)  # iteration variable -> its loops, outermost first
+
+
+def _plan(program: Program, name: str, target: Target, structure: str) -> _Plan | None:
+    """None where the block is not a reduction that gains from tiling."""
+    block, place = block_at(program, name)
+    if block.combine is None or block.init is None or place.prologue or is_scheduled(place):
+        return None
+    if not all(isinstance(it.binding, Var) for it in block.iters) or any(it.kind == "scan" for it in block.iters):
+        return None
+    if len(place.loops) != len(block.iters) or not structure.startswith("S"):
+        return None
+    spatial = [it for it in block.iters if it.kind == "spatial"]
+    reduced = [it for it in block.iters if it.kind == "reduce"]
+    wide = [it for it in spatial if it.extent.value > 1]
+    if not reduced or not wide or _is_row_reduction(block, reduced):
+        return None
+    vector = _vector_iter(block, wide)
+    return _Plan(name, spatial, reduced, vector, lanes_of(program, block, target))
+
+
+def _vector_iter(block: Block, wide: list[Iter]) -> Iter:
+    """The last wide axis of the result; a far wider one where that has only a few elements."""
+    order = [index.name for index in block.indices if isinstance(index, Var)]
+    wide = sorted(wide, key=lambda it: order.index(it.var) if it.var in order else -1)
+    last = wide[-1]
+    widest = max(wide, key=lambda it: it.extent.value)
+    return widest if last.extent.value < 4 and widest.extent.value >= 16 else last
+
+
+def _is_row_reduction(block: Block, reduced: list[Iter]) -> bool:
+    """Does the block read one buffer along its reduced axes only? Then nothing is used twice."""
+    found = loads(block.value)
+    names = {it.var for it in reduced}
+    if len({load.buffer for load in found}) != 1 or len(found) != 1:
+        return False
+    last = affine(found[0].indices[-1]) if found[0].indices else None
+    return last is not None and {name for name, _ in last.terms} <= names
+
+
+def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, target: Target) -> Sketch:
+    """Splits and orders the loops, bounds the register tile, and gives the loops their kinds."""
+    spatial_levels, reduce_levels = structure.count("S"), structure.count("R")
+    tile: list[Poly] = []
+    for it in plan.spatial:
+        sketch, names = _split(sketch, plan, it, spatial_levels, rows, vectors)
+        plan.where[it.var] = names
+        if it.extent.value > 1 and spatial_levels > 1 and it is not plan.vector:
+            tile.append(Poly.symbol(f"t_{names[-1]}"))
+    unroll = [it for it in plan.reduced if it.extent.value > 1][-1:] if reduce_levels > 1 else []
+    for it in plan.reduced:
+        loop = _loop(it)
+        if it in unroll:
+            symbol = f"t_{loop}_{reduce_levels - 1}"
+            most = min(8, it.extent.value)
+            sketch = sketch.declare(Tile((symbol,), it.extent.value, (1,), (most,)))
+            names = [f"{loop}_0", f"{loop}_{reduce_levels - 1}"]
+            sketch = sketch.apply(Split(loop, (Poly.symbol(symbol),), tuple(names)))
+            plan.levels.setdefault(("R", 0), []).append(names[0])
+            plan.levels.setdefault(("R", reduce_levels - 1), []).append(names[1])
+            plan.where[it.var] = names
+        else:
+            plan.levels.setdefault(("R", 0), []).append(loop)
+            plan.where[it.var] = [loop]
+    _order_levels(plan, spatial_levels)
+    sketch = sketch.apply(Reorder(tuple(_nest_order(plan, structure))))
+    if plan.vector.extent.value > 1 and spatial_levels > 1:
+        width = Poly.symbol(f"t_{plan.where[plan.vector.var][-1]}")
+        lanes, registers = plan.lanes, target.vector_registers
+        accumulators = product(tile) * width
+        sketch = sketch.require(
+            AtMost("registers", accumulators + width + Poly.of(2 * lanes), max(registers, 4) * lanes)
+        )
+        steps = [Poly.symbol(f"t_{names[-1]}") for it in unroll for names in [plan.where[it.var]]]
+        sketch = sketch.require(AtMost("code", product([*tile, width, *steps]), LARGEST_CODE * lanes))
+    for it in plan.spatial:
+        names = plan.where[it.var]
+        if len(names) > 1:
+            sketch = sketch.apply(Vectorize(names[-1]) if it is plan.vector else Unroll(names[-1]))
+    for it in unroll:
+        sketch = sketch.apply(Unroll(plan.where[it.var][-1]))
+    return sketch
+
+
+def _split(
+    sketch: Sketch, plan: _Plan, it: Iter, levels: int, rows: int, vectors: int
+) -> tuple[Sketch, list[str]]:
+    """The loop of a spatial iteration variable over its levels; an extent of one stays one loop."""
+    loop, extent = _loop(it), it.extent.value
+    if extent == 1 or levels == 1:
+        plan.levels.setdefault(("S", 0), []).append(loop)
+        return sketch, [loop]
+    names = [f"{loop}_{level}" for level in range(levels)]
+    symbols = tuple(f"t_{name}" for name in names[1:])
+    if it is plan.vector:
+        width = min(plan.lanes, extent)
+        multiple, most = width, max(width, min(width * vectors, -(-extent // width) * width))
+    else:
+        multiple, most = 1, min(rows, extent)
+    middle = [min(LARGEST_TILE, extent)] * (levels - 2)
+    sketch = sketch.declare(
+        Tile(symbols, extent, (*(1 for _ in middle), multiple), (*middle, most))
+    )
+    sketch = sketch.apply(Split(loop, tuple(Poly.symbol(symbol) for symbol in symbols), tuple(names)))
+    for level, name in enumerate(names):
+        plan.levels.setdefault(("S", level), []).append(name)
+    return sketch, names
+
+
+def _order_levels(plan: _Plan, spatial_levels: int) -> None:
+    """Outer levels run the vectorized axis slowest, so that a panel stays in cache; the register tile runs it fastest."""
+    vector = plan.where[plan.vector.var]
+    for level in range(spatial_levels):
+        loops = plan.levels.get(("S", level), [])
+        mine = [name for name in loops if name in vector]
+        others = [name for name in loops if name not in vector]
+        plan.levels["S", level] = others + mine if level == spatial_levels - 1 else mine + others
+
+
+def _nest_order(plan: _Plan, structure: str) -> list[str]:
+    order: list[str] = []
+    seen = {"S": 0, "R": 0}
+    for letter in structure:
+        order.extend(plan.levels.get((letter, seen[letter]), []))
+        seen[letter] += 1
+    # a structure with fewer levels than a loop has parts cannot happen: both come from the same string
+    return order
+
+
+def _packings(program: Program, plan: _Plan) -> list[list[tuple[str, tuple[str, ...]]]]:
+    """The choices of operands to pack, each with the order of the loops that its packed form has."""
+    block, place = block_at(program, plan.block)
+    vector = plan.where[plan.vector.var]
+    always: list[tuple[str, tuple[str, ...]]] = []
+    maybe: list[tuple[str, tuple[str, ...]]] = []
+    chain = [axis.var for axis in place.axes]
+    reads: dict[str, list[Load]] = {}
+    for load in loads(block.value):
+        reads.setdefault(load.buffer, []).append(load)
+    for buffer, found in reads.items():
+        if len(found) != 1:
+            continue
+        forms = [affine(over_loops(block, index)) for index in found[0].indices]
+        if any(form is None for form in forms):
+            continue
+        used = {name for form in forms if form is not None for name, _ in form.terms}
+        order = tuple(name for name in chain if name in used)
+        step = Pack(plan.block, buffer, order, f"{plan.block}_probe", None)
+        if not set(vector) & used or step.why_not(program) is not None:
+            continue
+        last = forms[-1]
+        contiguous = last is not None and last.coefficient(vector[-1]) == Poly.of(1)
+        known = find_buffer(program, buffer)
+        constant = known is not None and known.role == "constant"
+        (always if constant or not contiguous else maybe).append((buffer, order))
+    return [always, *([[*always, *maybe]] if maybe else [])]
+
+
+def _pack(sketch: Sketch, plan: _Plan, buffer: str, order: tuple[str, ...], name: str, target: Target) -> Sketch:
+    """A copy of the operand in the order in which the register tile reads it."""
+    del target
+    sketch = sketch.apply(Pack(plan.block, buffer, order, name, None))
+    loops = [f"{name}_{var}" for var in order]
+    sketch = sketch.apply(Vectorize(loops[-1]))
+    _, place = block_at(sketch.program, name)
+    if place.prologue:
+        return sketch
+    outer = [loop for loop in loops[:-1] if not _reduced(plan, loop.removeprefix(f"{name}_"))][:3]
+    if len(outer) > 1 and Fuse(tuple(outer)).why_not(sketch.program) is None:
+        sketch = sketch.apply(Fuse(tuple(outer)))
+    return sketch.apply(Parallel(loops[0]))
+
+
+def _reduced(plan: _Plan, loop: str) -> bool:
+    return any(loop in plan.where[it.var] for it in plan.reduced)
+
+
+def _finish(sketch: Sketch, plan: _Plan) -> Sketch:
+    """The write cache, the initial values, and threads over the outermost level."""
+    inner = max(level for letter, level in plan.levels if letter == "S" and plan.levels[letter, level])
+    middle = plan.levels.get(("S", inner - 1), []) if inner else []
+    outer = plan.levels["S", 0]
+    if len(outer) > 1:
+        sketch = sketch.apply(Fuse(tuple(outer)))
+    at = middle[-1] if middle and inner - 1 > 0 else outer[0]
+    first_reduced = plan.levels["R", 0][0]
+    sketch = sketch.apply(CacheWrite(plan.block, "local", at))
+    sketch = sketch.apply(DecomposeReduction(plan.block, first_reduced))
+    block, _ = block_at(sketch.program, f"{plan.block}_write")
+    loops = [f"{plan.block}_w_{d}" for d in range(len(block.indices))]
+    sketch = _kinds(sketch, plan, loops)
+    return sketch.apply(Parallel(outer[0]))
+
+
+def _kinds(sketch: Sketch, plan: _Plan, loops: list[str]) -> Sketch:
+    """The loops of the write back: the vectorized axis as a vector, the others unrolled."""
+    position = [it.var for it in plan.spatial].index(plan.vector.var)
+    for d, loop in enumerate(loops):
+        if find_loop(sketch.program, loop) is None:
+            continue
+        extent = loop_at(sketch.program, loop)[0].axes[0].extent
+        if extent == Poly.of(1):
+            continue
+        sketch = sketch.apply(Vectorize(loop) if d == position else Unroll(loop))
+    return sketch
+
+
+def _loop(it: Iter) -> str:
+    assert isinstance(it.binding, Var)
+    return it.binding.name

@@ -13,6 +13,7 @@ from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate_node
 from pipeline.ir.evaluate_product import contract
 from pipeline.ir.graph import TensorType
+from pipeline.ir.graph_types import dtype_name
 from pipeline.verification.error_scalar import Array, Error, both, scalar_error
 from pipeline.verification.rounding import accumulator, format_of, sum_factor
 
@@ -98,16 +99,17 @@ def _contract(
     if format_of(type_.dtype) is None:
         return np.full(result.shape, np.inf) if any_of(errors) else None
     kind = accumulator(type_.dtype)
-    size = _products(op, np.abs(values[0]), np.abs(values[1]), type_)
+    # Bounds need few digits: float32 halves the cost, except for programs in float64.
+    work = np.dtype(np.float64 if type_.dtype == "float64" else np.float32)
+    sizes = [np.abs(value.astype(work)) for value in values]
+    size = _products(op, sizes[0], sizes[1])
     terms = math.prod(op.reduced)
     error = sum_factor(terms) * kind.unit * size + terms * kind.subnormal
     error = both(error, _stored(result, type_))
     for position in (0, 1):
         own = errors[position]
         if own is not None:
-            operands = [values[0], values[1]]
-            operands[position] = own
-            error = both(error, _root_of_squares(op, operands, type_))
+            error = both(error, _root_of_squares(op, own, sizes[1 - position], position))
     return np.where(size > kind.largest, np.inf, error)
 
 
@@ -118,30 +120,31 @@ def _stored(result: Array, type_: TensorType) -> Array:
     return 2 * kind.unit * np.abs(result) + kind.subnormal
 
 
-def _root_of_squares(op: g.Contract, operands: Sequence[Array], type_: TensorType) -> Array:
-    """√ Σ (a b)², scaled so that the squares neither overflow nor vanish in float32."""
-    scaled, scale, wild = [], 1.0, None
-    for position, array in enumerate(operands):
-        size = np.abs(array)
-        finite = np.isfinite(size)
-        if not finite.all():
-            flags = [np.zeros(a.shape) for a in operands]
-            flags[position] = np.where(finite, 0.0, 1.0)
-            flags[1 - position] = np.ones(operands[1 - position].shape)
-            mark = _products(op, flags[0], flags[1], type_) > 0
-            wild = mark if wild is None else wild | mark
-            size = np.where(finite, size, 0.0)
-        largest = float(size.max(initial=0.0)) or 1.0
-        scale *= largest
-        scaled.append(np.square(size / largest))
-    root = np.sqrt(_products(op, scaled[0], scaled[1], type_)) * scale
-    return root if wild is None else np.where(wild, np.inf, root)
+def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -> Array:
+    """√ Σ (error · size)² for the error of operand `position`, scaled so that no square overflows or vanishes in float32.
+
+    Where a size is not finite, neither is the result, and the error there does not matter.
+    """
+    if not np.isfinite(size.max(initial=0.0)):
+        size = np.where(np.isfinite(size), size, size.dtype.type(0))
+    finite = np.isfinite(error)
+    known = error if finite.all() else np.where(finite, error, 0.0)
+    scales = [float(array.max(initial=0.0)) or 1.0 for array in (known, size)]
+    if 1e-12 < scales[1] < 1e12:  # spares large weights a pass
+        scales[1] = 1.0
+    scaled = size if scales[1] == 1.0 else size / size.dtype.type(scales[1])
+    pair = [np.square((known / scales[0]).astype(size.dtype)), np.square(scaled)]
+    pair = pair if position == 0 else pair[::-1]
+    root = np.sqrt(_products(op, pair[0], pair[1])) * (scales[0] * scales[1])
+    if finite.all():
+        return root
+    flags = [(~finite).astype(size.dtype), np.ones(size.shape, size.dtype)]
+    flags = flags if position == 0 else flags[::-1]
+    return np.where(_products(op, flags[0], flags[1]) > 0, np.inf, root)
 
 
-def _products(op: g.Contract, lhs: Array, rhs: Array, type_: TensorType) -> Array:
-    """Bounds need few digits: float32 halves the cost, except for programs in float64."""
-    work: g.DType = "float64" if type_.dtype == "float64" else "float32"
-    return contract(op, lhs.astype(work), rhs.astype(work), work).astype(np.float64)
+def _products(op: g.Contract, lhs: Array, rhs: Array) -> Array:
+    return contract(op, lhs, rhs, dtype_name(lhs.dtype)).astype(np.float64)
 
 
 def _combined(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipeline.ir.expr import Affine, Expr, from_affine
+from pipeline.ir.expr import Affine, Const, Expr, Load, from_affine
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Derived
+from pipeline.ir.program import Block, Buffer, Derived
 from pipeline.ir.region import at_least, interval
-from pipeline.schedule.nest import affine_over_loops
+from pipeline.schedule.nest import affine_over_loops, loads_of
+from pipeline.schedule.rewrite import over_iters, with_loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Span:
 
 
 ORIGIN = Affine((), Poly.of(0))
+
+
+def shifted(span: Span, var: str) -> Expr:
+    """base + var."""
+    return from_affine(span.base + Affine(((var, Poly.of(1)),), Poly.of(0)))
 
 
 def window(
@@ -73,3 +79,23 @@ def _union(a: Span | None, b: Span | None) -> Span | None:
     if at_least(end, first.extent):
         return Span(first.base, end)
     return first if at_least(first.extent, end) else None
+
+
+def from_window(
+    block: Block, target: Buffer, buffer: str, spans: tuple[Span, ...], around: Mapping[str, Poly]
+) -> Block:
+    """The block with its loads of a buffer redirected to a window of it."""
+    loads = [load for load in loads_of(block) if load.buffer == buffer]
+    wanted: list[Expr] = []
+    for load in loads:
+        for span, index in zip(spans, load.indices, strict=True):
+            wanted.append(Const(0) if span.whole else span.rebased(block, index))
+    reader, found = over_iters(block, wanted, around)
+    rank = len(spans)
+    new: dict[Load, tuple[Expr, ...]] = {}
+    for number, load in enumerate(loads):
+        at = found[number * rank : (number + 1) * rank]
+        new[load] = tuple(
+            index if span.whole else moved for span, index, moved in zip(spans, load.indices, at, strict=True)
+        )
+    return with_loads(reader, buffer, lambda load: Load(target.name, new[load], target.dtype))

@@ -1,0 +1,98 @@
+"""The step that lets a block read from a small copy of a buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pipeline.ir.expr import Load, Var
+from pipeline.ir.program import Axis, Block, Buffer, Iter, Loop, Program, Scope
+from pipeline.schedule.nest import (
+    axes_of,
+    beside,
+    block_at,
+    blocks_in,
+    clash,
+    extents,
+    find_buffer,
+    loads_of,
+    loop_at,
+    nest,
+    no_loop_around,
+    put,
+    statement_of,
+    swapped_in,
+)
+from pipeline.schedule.rewrite import over_iters
+from pipeline.schedule.window import from_window, shifted, window
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRead:
+    """Copy the part of a buffer that a block reads inside a loop, and read the copy.
+
+    block    name of the block
+    buffer   that it reads
+    scope    of the copy: shared or local
+    at       the loop around the block in whose iterations the copy is made
+    name     of the copy and of the block that makes it; `<buffer>_<scope>` where it is not given
+
+    for i0: for i1: C[i0*4 + i1] = f(A[i0*4 + i1 + 1])
+      ->  for i0: alloc S[4]: { for w: S[w] = A[i0*4 + 1 + w]; for i1: C[i0*4 + i1] = f(S[i1]) }
+
+    The copy has the shape of the box that the block reads; elements outside the buffer are not copied. The loops are
+    `<name>_<dimension>`.
+
+    Legal when nothing writes the buffer in the statement of the loop's body that the block is in.
+    """
+
+    block: str
+    buffer: str
+    scope: Scope
+    at: str
+    name: str | None = None
+
+    def why_not(self, program: Program) -> str | None:
+        if (reason := no_loop_around(program, self.block, self.at)) is not None:
+            return reason
+        if self.scope not in ("local", "shared"):
+            return f"a read cache is local or shared, not {self.scope}"
+        block, _ = block_at(program, self.block)
+        loop, _ = loop_at(program, self.at)
+        if not any(load.buffer == self.buffer for load in loads_of(block)):
+            return f"block {self.block} does not read {self.buffer}"
+        for other in blocks_in(statement_of(loop.body, self.block)):
+            if other.buffer == self.buffer:
+                return f"block {other.name} writes {self.buffer} in the same statement"
+        source = find_buffer(program, self.buffer)
+        assert source is not None
+        names = [f"{self._name}_{dim}" for dim in range(len(source.shape))]
+        return clash(program, variables=names, blocks=[self._name], buffers=[self._name])
+
+    @property
+    def _name(self) -> str:
+        return self.name or f"{self.buffer}_{self.scope}"
+
+    def apply(self, program: Program) -> Program:
+        block, place = block_at(program, self.block)
+        loop, _ = loop_at(program, self.at)
+        source = find_buffer(program, self.buffer)
+        assert source is not None
+        ranges = extents(axes_of(place.inside(loop)))
+        found = [(block, load.indices) for load in loads_of(block) if load.buffer == self.buffer]
+        spans = window(found, ranges, source.shape, program.derived)
+        around = extents(place.axes)
+        axes = tuple(Axis(f"{self._name}_{dim}", span.extent) for dim, span in enumerate(spans))
+        target = Buffer(self._name, tuple(span.extent for span in spans), source.dtype, self.scope)
+        iters = tuple(
+            Iter(f"v_{axis.var}", extent, "spatial", shifted(span, axis.var))
+            for axis, span, extent in zip(axes, spans, source.shape, strict=True)
+        )
+        load = Load(self.buffer, tuple(Var(it.var) for it in iters), source.dtype)
+        copy, at = over_iters(Block(self._name, iters, self._name, (), load), [Var(a.var) for a in axes], extents(axes))
+        fill = nest([Loop((axis,), copy) for axis in axes], replace(copy, indices=at))
+        reader = from_window(block, target, self.buffer, spans, around)
+        child = statement_of(loop.body, self.block)
+        new = swapped_in(child, block, reader)
+        body = beside(loop.body, child, before=(fill,), new=new, allocs=(target,))
+        return put(program, loop, replace(loop, body=body))
+

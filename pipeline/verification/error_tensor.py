@@ -121,7 +121,7 @@ def _stored(result: Array, type_: TensorType) -> Array:
 
 
 def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -> Array:
-    """√ Σ (error · size)² for the error of operand `position`, scaled so that no square overflows or vanishes in float32.
+    """√ Σ (error · size)² for the error of operand `position`; scaled: no square overflows or vanishes in float32.
 
     Where a size is not finite, neither is the result, and the error there does not matter.
     """

@@ -16,7 +16,7 @@ from pipeline.codegen.llvm.link import link
 from pipeline.codegen.module import ModulePlan
 from pipeline.errors import UserError
 from pipeline.runtime.artifact import save
-from pipeline.runtime.shared_library import COMPILERS, export_shared_library
+from pipeline.runtime.c_library import COMPILERS, export_shared_library
 from tests.codegen.hand_kernels import add_plan
 from tests.codegen.test_module import chain, matmul_plan
 

@@ -12,6 +12,7 @@ from pipeline.ir.graph import AffineMap, Contract, DType, ReduceWindow, Shape
 from pipeline.ir.graph_types import FLOATS, HALVES, dtype_name, numpy_dtype
 
 CHUNK = 1 << 25  # elements of an unfolded operand that may exist at a time
+LARGE_WINDOW = 64  # elements, above which a loop over them in Python costs more than it saves
 EXACT = 1 << 53  # integers below this are exact in float64
 
 
@@ -47,18 +48,18 @@ def window(x: np.ndarray, affine: AffineMap, extents: Shape) -> np.ndarray:
 
 
 def reduce_window(op: ReduceWindow, x: np.ndarray, dtype: DType) -> np.ndarray:
-    """Combines one window position at a time over the whole output."""
+    """Combines one window position at a time over the whole output, or whole windows where they are large."""
     if dtype in HALVES:
         x = x.astype(np.float32)
     view = window(x, op.operand, (*op.spatial, *op.reduced))
     combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[op.kind]
-    out: np.ndarray | None = None
     with np.errstate(all="ignore"):
-        for position in np.ndindex(*op.reduced):
-            part = view[(..., *position)]
-            out = np.array(part) if out is None else combine(out, part, out=out)
-        if out is None:
+        if math.prod(op.reduced) > LARGE_WINDOW:
+            out = np.asarray(combine.reduce(view, axis=tuple(range(len(op.spatial), view.ndim)), dtype=x.dtype))
+        else:
             out = np.full(op.spatial, start_of(op.kind, x.dtype), x.dtype)
+            for position in np.ndindex(*op.reduced):
+                combine(out, view[(..., *position)], out=out)
         return out.astype(numpy_dtype(dtype), copy=False)
 
 

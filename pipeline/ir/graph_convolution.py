@@ -123,11 +123,11 @@ class ProductBuilder(PrimitiveBuilder):
             c = channels(batch, groups, inner, outer, rank)
             first, tap = len(c.spatial), len(c.spatial) + rank + 1
             lhs = (AffineDim(((0, 1),)), c.x, *sliding(first, tap, [1] * rank, dilations))
-            taps = [AffineDim(((tap + i, -1),), k - 1) for i, k in enumerate(window)]
+            taps = [AffineDim(((tap + i, -1),), int(k) - 1) for i, k in enumerate(window)]
             y = self._squeezed(spread, w, [*c.spatial, *out], [inner, *window], lhs, (c.x, c.co, *taps), dtype)
             return self.reshape(y, [batch, groups * outer, *out])
 
-        steps = [-(-k // s) for k, s in zip(window, strides, strict=True)]  # taps in one phase
+        steps = [int(-(-k // s)) for k, s in zip(window, strides, strict=True)]  # taps in one phase
         begin = [p // s for p, s in zip(pads_low, strides, strict=True)]  # the first q that is needed
         count = [max(1, -(-(p + o) // s) - b)
                  for p, o, s, b in zip(pads_low, out, strides, begin, strict=True)]  # fmt: skip
@@ -139,7 +139,7 @@ class ProductBuilder(PrimitiveBuilder):
         c = channels(batch, groups, inner, outer, 2 * rank)
         first, tap = len(c.spatial), len(c.spatial) + 2 * rank + 1
         places = [AffineDim(((first + 2 * i, 1), (tap + i, -1)), t - 1) for i, t in enumerate(steps)]
-        taps = [AffineDim(((first + 2 * i + 1, 1), (tap + i, s))) for i, s in enumerate(strides)]
+        taps = [AffineDim(((first + 2 * i + 1, 1), (tap + i, int(s)))) for i, s in enumerate(strides)]
         phases = [n for pair in zip(count, strides, strict=True) for n in pair]
         y = self._squeezed(padded, filled, [*c.spatial, *phases], [inner, *steps],
                            (AffineDim(((0, 1),)), c.x, *places), (c.x, c.co, *taps), dtype)  # fmt: skip
@@ -198,7 +198,7 @@ class ProductBuilder(PrimitiveBuilder):
 def windows_in(size: Sequence[int], window: Sequence[int], strides: Sequence[int],
                dilations: Sequence[int]) -> list[int]:  # fmt: skip
     """How many windows fit along each dimension."""
-    space = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, strides, dilations, strict=True)]
+    space = [int((n - d * (k - 1) - 1) // s + 1) for n, k, s, d in zip(size, window, strides, dilations, strict=True)]
     if min(space, default=1) < 0:
         raise CheckError("the window is larger than the padded tensor",
                          why=f"window {tuple(window)} dilated by {tuple(dilations)} in {tuple(size)}")  # fmt: skip
@@ -208,4 +208,4 @@ def windows_in(size: Sequence[int], window: Sequence[int], strides: Sequence[int
 def sliding(first: int, tap: int, strides: Sequence[int], dilations: Sequence[int]) -> AffineMap:
     """stride * position + dilation * tap, for positions numbered from `first` and taps from `tap`."""
     pairs = enumerate(zip(strides, dilations, strict=True))
-    return tuple(AffineDim(((first + i, s), (tap + i, d))) for i, (s, d) in pairs)
+    return tuple(AffineDim(((first + i, int(s)), (tap + i, int(d)))) for i, (s, d) in pairs)

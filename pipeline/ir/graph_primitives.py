@@ -56,7 +56,7 @@ class PrimitiveBuilder:
     def input(self, name: str, shape: Sequence[int], dtype: DType) -> int:
         if any(isinstance(node.op, g.Input) and node.op.name == name for node in self._nodes):
             raise CheckError("two inputs have one name", where=name)
-        return self.add(g.Input(name), shape=tuple(shape), dtype=dtype)
+        return self.add(g.Input(name), shape=_ints(shape), dtype=dtype)
 
     def constant(self, array: np.ndarray | np.generic, name: str = "") -> int:
         """A known tensor. The data are not copied and must not change afterwards."""
@@ -101,7 +101,7 @@ class PrimitiveBuilder:
     def contract(self, lhs: int, rhs: int, spatial: Sequence[int], reduced: Sequence[int], lhs_map: AffineMap,
                  rhs_map: AffineMap, dtype: DType | None = None) -> int:  # fmt: skip
         """See `graph.Contract`; `dtype` may widen the result."""
-        return self.add(g.Contract(tuple(spatial), tuple(reduced), lhs_map, rhs_map), lhs, rhs, dtype=dtype)
+        return self.add(g.Contract(_ints(spatial), _ints(reduced), lhs_map, rhs_map), lhs, rhs, dtype=dtype)
 
     def reduce(self, kind: str, x: int, axes: Sequence[int], keepdims: bool = False, last: bool = False) -> int:
         """A reduction of `graph.Reduce`, or "mean" (in float32 at least)."""
@@ -119,11 +119,11 @@ class PrimitiveBuilder:
 
     def reduce_window(self, kind: str, x: int, spatial: Sequence[int], reduced: Sequence[int],
                       operand_map: AffineMap) -> int:  # fmt: skip
-        return self.add(g.ReduceWindow(kind, tuple(spatial), tuple(reduced), operand_map), x)
+        return self.add(g.ReduceWindow(kind, _ints(spatial), _ints(reduced), operand_map), x)
 
     def reshape(self, x: int, shape: Sequence[int]) -> int:
         """One size may be -1: it is what is left."""
-        sizes = tuple(int(size) for size in shape)
+        sizes = _ints(shape)
         if sizes.count(-1) == 1:
             rest = math.prod(size for size in sizes if size != -1)
             whole = math.prod(self.shape(x)) // rest if rest else 0
@@ -149,7 +149,7 @@ class PrimitiveBuilder:
         begin, stride, size = [0] * len(shape), [1] * len(shape), list(shape)
         for axis, start, stop, step in zip(chosen, starts, stops, steps or [1] * len(starts), strict=True):
             span = range(*slice(start, stop, step).indices(shape[axis]))
-            begin[axis], stride[axis], size[axis] = (span[0] if span else 0), (step if span else 1), len(span)
+            begin[axis], stride[axis], size[axis] = (span[0] if span else 0), (span.step if span else 1), len(span)
         if tuple(size) == shape and all(step == 1 or n == 1 for step, n in zip(stride, size, strict=True)):
             return x
         return self.add(g.Slice(tuple(begin), tuple(stride)), x, shape=tuple(size))
@@ -157,7 +157,7 @@ class PrimitiveBuilder:
     def pad(self, x: int, low: Sequence[int], high: Sequence[int], interior: Sequence[int] | None = None,
             value: float = 0) -> int:  # fmt: skip
         """See `graph.Pad`; negative ends crop."""
-        between = tuple(interior) if interior is not None else (0,) * len(self.shape(x))
+        between = _ints(interior) if interior is not None else (0,) * len(self.shape(x))
         spread = any(mid and size > 1 for mid, size in zip(between, self.shape(x), strict=True))
         if not any(low) and not any(high) and not spread:
             return x
@@ -165,10 +165,10 @@ class PrimitiveBuilder:
             stops = [size + hi for size, hi in zip(self.shape(x), high, strict=True)]
             if min(stops) >= 0:
                 return self.slice(x, [-lo for lo in low], stops)
-        return self.add(g.Pad(tuple(low), tuple(high), between, float(value)), x)
+        return self.add(g.Pad(_ints(low), _ints(high), between, float(value)), x)
 
     def broadcast(self, x: int, shape: Sequence[int]) -> int:
-        return x if self.shape(x) == tuple(shape) else self.add(g.Broadcast(), x, shape=tuple(shape))
+        return x if self.shape(x) == tuple(shape) else self.add(g.Broadcast(), x, shape=_ints(shape))
 
     def concat(self, xs: Sequence[int], axis: int) -> int:
         """Empty operands are left out."""
@@ -183,7 +183,7 @@ class PrimitiveBuilder:
         return self.add(g.GatherElements(_positive(axis, len(self.shape(data)))), data, indices)
 
     def gather_nd(self, data: int, indices: int, batch_dims: int = 0) -> int:
-        return self.add(g.GatherND(batch_dims), data, indices)
+        return self.add(g.GatherND(int(batch_dims)), data, indices)
 
     def scatter_elements(self, data: int, indices: int, updates: int, axis: int = 0, reduction: str = "none") -> int:
         return self.add(g.ScatterElements(_positive(axis, len(self.shape(data))), reduction), data, indices, updates)
@@ -197,10 +197,11 @@ class PrimitiveBuilder:
     def topk(self, x: int, k: int, axis: int = -1, largest: bool = True) -> tuple[int, int]:
         """The values and their indices."""
         place = _positive(axis, len(self.shape(x)))
-        return self.add(g.TopK(place, k, largest, "values"), x), self.add(g.TopK(place, k, largest, "indices"), x)
+        parts = (self.add(g.TopK(place, int(k), largest, part), x) for part in ("values", "indices"))
+        return next(parts), next(parts)
 
     def iota(self, shape: Sequence[int], axis: int, dtype: DType) -> int:
-        return self.add(g.Iota(axis), shape=tuple(shape), dtype=dtype)
+        return self.add(g.Iota(_positive(axis, len(shape))), shape=_ints(shape), dtype=dtype)
 
     def _append(self, op: g.Op, operands: tuple[int, ...], kind: TensorType, name: str = "") -> int:
         # equal floats may differ in the sign of zero, hence the text of a padding value
@@ -247,4 +248,9 @@ def axis_map(*variables: int | None) -> AffineMap:
 def _positive(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):
         raise CheckError("no such axis", why=f"{axis} for rank {rank}")
-    return axis + rank if axis < 0 else axis
+    return int(axis) + rank if axis < 0 else int(axis)
+
+
+def _ints(values: Sequence[int]) -> tuple[int, ...]:
+    """Plain integers: NumPy's compare equal but print differently."""
+    return tuple(int(value) for value in values)

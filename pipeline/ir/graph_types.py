@@ -64,6 +64,8 @@ def infer(op: g.Op, operands: Sequence[TensorType], *, shape: Shape | None = Non
         raise _error(op, f"{len(operands)} operands given, {want} expected")
     match op:
         case g.Input() | g.Constant():
+            if min(_given(op, "shape", shape), default=0) < 0:
+                raise _error(op, f"a size in {shape} is negative")
             return TensorType(_given(op, "shape", shape), _given(op, "dtype", dtype))
         case g.Iota(axis):
             out = TensorType(_given(op, "shape", shape), _given(op, "dtype", dtype))

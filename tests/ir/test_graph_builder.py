@@ -202,3 +202,25 @@ def test_a_constant_cannot_be_written_through_the_builder():
     value = b.value_of(b.constant(np.zeros(3)))
     with pytest.raises(ValueError, match="read-only"):
         value[0] = 1
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    b, one = GraphBuilder(), np.int64(1)
+    x = b.input("x", np.array([2, 4, 6]), "float32")
+    w = b.constant(np.ones((8, 4, 3), np.float32))
+    window = {"strides": [one], "pads_low": [one], "pads_high": [one], "dilations": [one]}
+    values = [
+        b.conv(x, w, **window), b.pool("max", x, [one * 2], [one], [one], [one]), b.topk(x, one, one * -1)[0],
+        b.pad(x, [one] * 3, [one] * 3), b.slice(x, [one], [one * 9], [one], [one]),
+        b.transpose(x, [one * 2, one * 0, one]),
+        b.conv_transpose(b.concat([x, x], one), b.constant(np.ones((8, 2, 3), np.float32)), output_padding=[one],
+                         **{**window, "strides": [one * 2]}), b.broadcast(x, np.array([3, 2, 4, 6])),
+        b.reduce("sum", x, np.array([1])), b.gather(x, b.constant(np.array([0])), one), b.scan("sum", x, one),
+    ]  # fmt: skip
+    graph = b.finish([(str(i), value) for i, value in enumerate(values)])
+    assert "int64(" not in repr(graph.nodes)
+
+
+def test_a_negative_size_is_refused():
+    with pytest.raises(CheckError, match="negative"):
+        GraphBuilder().input("x", (2, -1), "float32")

@@ -20,6 +20,9 @@ KNOWN_DISAGREEMENTS = {
     "test_resize_downsample_scales_cubic_align_corners": "takes 3.2 for the length of a result of 3",
 }
 
+# Scan-8 had a batch dimension of its own; it lived for one opset.
+NOT_REGISTERED = {"Scan": [8]}
+
 
 def test_no_operator_gives_a_wrong_answer() -> None:
     wrong = {outcome.case: outcome.why for outcome in outcomes() if outcome.kind == "wrong"}
@@ -42,7 +45,7 @@ def test_a_refusal_says_what_is_not_supported() -> None:
 
 
 def test_every_version_of_a_registered_operator_is_registered() -> None:
-    """From opset 9 on; so a new onnx package with a new version of an operator is noticed here."""
+    """From opset 7 on; so a new onnx package with a new version of an operator is noticed here."""
     assert FAMILIES
     versions: dict[tuple[str, str], set[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
@@ -51,10 +54,10 @@ def test_every_version_of_a_registered_operator_is_registered() -> None:
     for key, have in registered().items():
         if key not in versions:
             continue
-        at_nine = max((since for since in versions[key] if since <= 9), default=9)
-        needed = {since for since in versions[key] if since >= at_nine}
+        at_seven = max((since for since in versions[key] if since <= 7), default=7)
+        needed = {since for since in versions[key] if since >= at_seven}
         # the last version only says that the operator is gone
         gone = {since for since in needed if onnx.defs.get_schema(key[1], since, key[0]).deprecated}
         if needed - gone - set(have):
-            missing[key] = sorted(needed - gone - set(have))
-    assert not missing
+            missing[key[1]] = sorted(needed - gone - set(have))
+    assert missing == NOT_REGISTERED

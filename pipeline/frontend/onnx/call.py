@@ -26,6 +26,7 @@ class Call:
     attributes   as Python values; strings decoded
     outputs      for each output whether anything may read it
     subgraph     imports a graph attribute, given the values of its inputs
+    definition   what the body by which ONNX defines the operator gives
     """
 
     builder: GraphBuilder
@@ -36,6 +37,7 @@ class Call:
     attributes: Mapping[str, Any]
     outputs: tuple[bool, ...]
     subgraph: RunSubgraph
+    definition: Callable[[], tuple[Tensor | None, ...]]
 
     def operand(self, position: int) -> Tensor:
         """An operand that must be there."""

@@ -106,6 +106,7 @@ class Importer:
                 attributes={name: python_value(attribute) for name, attribute in attributes.items()},
                 outputs=tuple(bool(name) and name in read for name in node.output),
                 subgraph=subgraph,
+                definition=lambda: self.definition(node, operator, operands, attributes, frame, where),
             )
         )
         return result if isinstance(result, tuple) else (result,)

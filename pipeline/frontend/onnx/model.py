@@ -10,6 +10,7 @@ from onnx import ModelProto, ValueInfoProto
 from pipeline.errors import ModelError
 from pipeline.frontend.onnx import (
     ops_activation,
+    ops_attention,
     ops_control,
     ops_einsum,
     ops_elementwise,
@@ -37,7 +38,7 @@ from pipeline.ir.graph_builder import GraphBuilder
 
 # importing a family is what puts its operators into the table
 FAMILIES = (
-    ops_activation, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_linear, ops_norm, ops_pool,
+    ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_linear, ops_norm, ops_pool,
     ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_shape,
 )  # fmt: skip
 
@@ -53,9 +54,9 @@ class OnnxModel:
         self.path = Path(path)
         self.shapes = dict(shapes or {})
 
-    @property
-    def name(self) -> str:
-        return self.path.stem
+    def describe(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.shapes.items())
+        return f"{self.path}" + (f" with {sizes}" if sizes else "")
 
     def build(self, seed: int) -> Graph:
         """The graph. The weights are those of the file, so the seed has no say."""

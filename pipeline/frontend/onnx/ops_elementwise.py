@@ -30,7 +30,7 @@ BINARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 
 FOLDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    ("Max", "max", (8, 12, 13)), ("Min", "min", (8, 12, 13)), ("Sum", "add", (8, 13)),
+    ("Max", "max", (6, 8, 12, 13)), ("Min", "min", (6, 8, 12, 13)), ("Sum", "add", (6, 8, 13)),
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ for _name, _fn, _since in FOLDS:
     operator(_name, *_since)(functools.partial(fold, _fn))
 
 
-@operator("Mean", 8, 13)
+@operator("Mean", 6, 8, 13)
 def mean(call: Call) -> Tensor:
     return fold("add", call) / float(len(call.given()))
 

@@ -15,7 +15,7 @@ from pipeline.frontend.onnx.tensor import Tensor
 from pipeline.ir.graph import DType
 
 
-@operator("Constant", 9, 11, 12, 13, 19, 21, 23, 24, 25)
+@operator("Constant", 1, 9, 11, 12, 13, 19, 21, 23, 24, 25)
 def constant_node(call: Call) -> Tensor:
     name: str
     value: Any

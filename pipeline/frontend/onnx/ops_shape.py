@@ -42,7 +42,7 @@ def refuse_reshape(call: Call, x: Tensor, shape: list[int]) -> NoReturn:
     )
 
 
-@operator("Flatten", 9, 11, 13, 21, 23, 24, 25)
+@operator("Flatten", 1, 9, 11, 13, 21, 23, 24, 25)
 def flatten(call: Call) -> Tensor:
     x, axis = call.operand(0), int(call.get("axis", 1))
     axis = axis + x.rank if axis < 0 else axis

@@ -83,7 +83,12 @@ class Tensor:
         return self if dtype == self.dtype else self.fn("cast", dtype=dtype)
 
     def where(self, then: Tensor, other: Tensor) -> Tensor:
-        """`then` where this tensor (of bool) is true, `other` elsewhere."""
+        """`then` where this tensor (of bool) is true, `other` elsewhere; a known condition that is the same everywhere
+        only picks one of them."""
+        known = self.known()
+        if known is not None and known.size and (known == known.flat[0]).all():
+            shape = np.broadcast_shapes(self.shape, then.shape, other.shape)
+            return (then if known.flat[0] else other).broadcast(shape)
         return self.of(self.builder.elementwise("where", self.value, then.value, other.value))
 
     def reshape(self, shape: Iterable[int]) -> Tensor:

@@ -63,13 +63,13 @@ class _Lowering:
     literals: dict[int, Const] = field(default_factory=dict)
 
     def program(self, name: str) -> Program:
-        results = {number: f"out{position}" for position, (_, number) in enumerate(self.graph.outputs)}
+        results = {number: output_name(position) for position, (_, number) in enumerate(self.graph.outputs)}
         for number, node in enumerate(self.graph.nodes):
             role = "output" if number in results else "intermediate"
             match node.op:
                 case Input(given):
                     kind = "constant" if given in self.constants else "input"
-                    self.values[number] = self.buffer(_identifier(given), node.type.shape, node.type.dtype, kind)
+                    self.values[number] = self.buffer(argument_name(given), node.type.shape, node.type.dtype, kind)
                     if number in results:
                         self.copy(number, self.buffer(results[number], node.type.shape, node.type.dtype, "output"))
                     continue
@@ -504,8 +504,13 @@ def _python(data: np.ndarray) -> int | float | bool:
     return value if isinstance(value, int | float | bool) else float(value)
 
 
-def _identifier(name: str) -> str:
-    """A name that the text form can hold."""
+def output_name(position: int) -> str:
+    """The kernel argument of an output of the graph."""
+    return f"out{position}"
+
+
+def argument_name(name: str) -> str:
+    """The kernel argument of an input of the graph: a name that the text form can hold."""
     clean = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return clean if clean and not clean[0].isdigit() else f"x_{clean}"
 

@@ -9,9 +9,9 @@ from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Block, Iter, Program
 from pipeline.ir.target import Target
 from pipeline.schedule.constraint import AtMost
-from pipeline.schedule.nest import block_at, find_buffer, find_loop, loop_at, over_loops
+from pipeline.schedule.nest import block_at, find_buffer, find_loop, loop_at, over_loops, readers
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Fuse, Pack, Parallel, Reorder, Split, Unroll, Vectorize
+from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Fuse, Pack, Parallel, Reorder, ReverseInline, Split, Unroll, Vectorize
 from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_scheduled, lanes_of
 
@@ -253,7 +253,21 @@ def _finish(sketch: Sketch, plan: _Plan) -> Sketch:
     block, _ = block_at(sketch.program, f"{plan.block}_write")
     loops = [f"{plan.block}_w_{d}" for d in range(len(block.indices))]
     sketch = _kinds(sketch, plan, loops)
+    sketch = _epilogue(sketch, f"{plan.block}_write")
     return sketch.apply(Parallel(outer[0]))
+
+
+def _epilogue(sketch: Sketch, write: str) -> Sketch:
+    """What is computed from the result alone, element by element, is computed where the result is stored."""
+    while True:
+        block, _ = block_at(sketch.program, write)
+        users = readers(sketch.program, block.buffer)
+        if len(users) != 1:
+            return sketch
+        step = ReverseInline(users[0][0].name, block.buffer)
+        if step.why_not(sketch.program) is not None:
+            return sketch
+        sketch = sketch.apply(step)
 
 
 def _kinds(sketch: Sketch, plan: _Plan, loops: list[str]) -> Sketch:

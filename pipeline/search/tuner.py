@@ -1,0 +1,303 @@
+"""The tuning loop: propose, build, check and time, record, learn; task by task, until the budget or the gain runs out."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+
+from pipeline.codegen.kernel import Kernel
+from pipeline.ir.target import Target
+from pipeline.measurement.failure import Failure
+from pipeline.measurement.protocol import Builder, Built, MeasureRequest, MeasureResult, Reference, Runner
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.trace import to_json
+from pipeline.search.candidates import Candidate, History, Observation, SketchSpace
+from pipeline.search.cost_model import CostModel
+from pipeline.search.strategy import Strategy
+from pipeline.search.task_scheduler import Progress, choose
+from pipeline.space.task import Task
+from pipeline.store.record import Record, candidate_key
+from pipeline.store.store import Store
+
+KEPT = 6  # built kernels of a task that are kept for the final comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """See `pipeline.config.SearchSettings`."""
+
+    trials: int | None
+    seconds: float | None
+    batch: int
+    trials_per_task: int | None
+    patience: int
+    min_gain: float
+    pool: int
+    finalists: int
+    rounds: int
+
+
+@dataclass(slots=True)
+class TaskState:
+    """One task while it is tuned.
+
+    measured   samples of this run by candidate, in order
+    resumed    how many of its observations come from the store
+    """
+
+    task: Task
+    weight: int
+    roofline: float
+    history: History
+    traces: tuple[str, ...]
+    bests: list[float] = field(default_factory=list)
+    kernels: dict[tuple[int, tuple[int, ...]], tuple[float, Built]] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
+    details: list[str] = field(default_factory=list)
+    trials: int = 0
+    resumed: int = 0
+    first_seconds: float | None = None
+    best_at: int = 0
+    exhausted: bool = False
+
+    @property
+    def best(self) -> float:
+        found = self.history.best()
+        return found.seconds if found is not None and found.seconds is not None else float("inf")
+
+    def progress(self) -> Progress:
+        return Progress(self.weight, self.roofline, tuple(self.bests))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a progress bar shows: trials so far, the weighted sum of the best times (or None), and a word on the task."""
+
+    trials: int
+    seconds: float
+    total: float | None
+    task: str
+    best: float
+
+
+class Tuner:
+    """Tunes the tasks of one model. Chance comes from streams that are named after the task; time from `clock`."""
+
+    def __init__(
+        self, states: Sequence[TaskState], *, builder: Builder, runner: Runner, store: Store | None,
+        strategy: Strategy, cost: CostModel, budget: Budget, reference: Callable[[Task], Reference],
+        target_key: str, version: str, seed: int, clock: Callable[[], float] = time.monotonic,
+        report: Callable[[Report], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self.states = list(states)
+        self._builder, self._runner, self._store = builder, runner, store
+        self._strategy, self._cost, self._budget = strategy, cost, budget
+        self._make_reference, self._references = reference, dict[str, Reference]()
+        self._target_key, self._version, self._seed = target_key, version, seed
+        self._clock, self._report = clock, report
+        self._rngs = [stream(seed, f"search/{state.task.key}") for state in self.states]
+        self.trials = 0
+        self.interrupted = False
+        self._start = clock()
+
+    def resume(self) -> None:
+        """Takes in what the store knows of these tasks on this target: it is not measured again."""
+        if self._store is None:
+            return
+        for state in self.states:
+            sketches = {trace: number for number, trace in enumerate(state.traces)}
+            known = self._store.records(state.task.key, self._target_key, self._version)
+            for record in sorted(known, key=lambda r: (r.created, r.candidate_key)):
+                number = sketches.get(record.sketch)
+                if number is None:
+                    continue
+                columns = state.history.spaces[number].space.columns
+                if set(columns) != set(record.values):
+                    continue
+                row = tuple(record.values[name] for name in columns)
+                seconds = None if record.latency_ns is None else record.latency_ns * 1e-9
+                state.history.observations.append(Observation(Candidate(number, row), seconds))
+                state.resumed += 1
+                if state.resumed % self._budget.batch == 0:
+                    state.bests.append(state.best)
+            if state.resumed and (not state.bests or state.bests[-1] != state.best):
+                state.bests.append(state.best)
+            if state.resumed:
+                self._cost.learn(state.history)
+
+    def run(self) -> None:
+        """Until the budget is spent or every task has converged. An interrupt ends it with the best so far."""
+        self._start = self._clock()
+        try:
+            while (number := self._next()) is not None:
+                self._batch(number)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def elapsed(self) -> float:
+        return self._clock() - self._start
+
+    def finish(self) -> None:
+        """Measures the fastest few of each task again, in turns, so that one lucky sample decides nothing."""
+        for state in self.states:
+            if self.interrupted or len(state.kernels) < 2 or self._budget.finalists < 2:
+                continue
+            try:
+                self._finalists(state)
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+    def kernel(self, state: TaskState) -> Kernel | None:
+        """The best kernel of a task, built again where it was measured in an earlier run; None where nothing works."""
+        for observation in state.history.ranked():
+            kept = state.kernels.get(observation.candidate.key)
+            if kept is not None and isinstance(kept[1].outcome, Kernel):
+                return kept[1].outcome
+            (built,) = self._build(state, [observation.candidate])
+            if isinstance(built.outcome, Kernel):
+                return built.outcome
+        return None
+
+    def ensure(self) -> None:
+        """Every task without a working kernel gets its first candidates measured, whatever the budget says."""
+        for number, state in enumerate(self.states):
+            attempts = 0
+            while state.history.best() is None and attempts < 4 and not state.exhausted:
+                attempts += 1
+                self._batch(number, count=4)
+
+    # ------------------------------------------------------------------ one batch
+
+    def _next(self) -> int | None:
+        budget = self._budget
+        if budget.trials is not None and self.trials >= budget.trials:
+            return None
+        if budget.seconds is not None and self.elapsed() >= budget.seconds:
+            return None
+        open_ = [
+            i for i, state in enumerate(self.states)
+            if not state.exhausted
+            and (budget.trials_per_task is None or state.trials + state.resumed < budget.trials_per_task)
+        ]  # fmt: skip
+        return choose([state.progress() for state in self.states], open_, budget.patience, budget.min_gain)
+
+    def _batch(self, number: int, count: int | None = None) -> None:
+        state, budget = self.states[number], self._budget
+        count = budget.batch if count is None else count
+        if budget.trials is not None:
+            count = max(1, min(count, budget.trials - self.trials))
+        if budget.trials_per_task is not None:
+            count = max(1, min(count, budget.trials_per_task - state.trials - state.resumed))
+        candidates = self._strategy.propose(state.history, self._cost, count, budget.pool, self._rngs[number])
+        if not candidates:
+            state.exhausted = True
+            state.bests.append(state.best)
+            return
+        built = self._build(state, candidates)
+        best = state.best
+        reference = self._reference(state.task)
+        results = self._runner.run(built, reference, None if best == float("inf") else best * 1e9)
+        self._take(state, candidates, built, results)
+        self._cost.learn(state.history)
+        state.bests.append(state.best)
+        sums = [s.weight * s.best for s in self.states]
+        total = sum(sums) if all(value != float("inf") for value in sums) else None
+        self._report(Report(self.trials, self.elapsed(), total, state.task.name, state.best))
+
+    def _build(self, state: TaskState, candidates: Iterable[Candidate]) -> list[Built]:
+        requests = []
+        for candidate in candidates:
+            space = state.history.spaces[candidate.sketch]
+            program = space.program(np.array(candidate.row, np.int64))
+            requests.append(MeasureRequest(program, f"{candidate.sketch}:{','.join(map(str, candidate.row))}"))
+        return self._builder.build(requests)
+
+    def _reference(self, task: Task) -> Reference:
+        if task.key not in self._references:
+            self._references.clear()  # large arrays: one task at a time
+            self._references[task.key] = self._make_reference(task)
+        return self._references[task.key]
+
+    def _take(
+        self, state: TaskState, candidates: Sequence[Candidate], built: Sequence[Built], results: Sequence[MeasureResult]
+    ) -> None:
+        """Records a batch in one transaction; keeps the fastest kernels."""
+        records = []
+        for candidate, made, result in zip(candidates, built, results, strict=True):
+            self.trials += 1
+            state.trials += 1
+            seconds = None
+            if result.failure is None and result.samples_ns:
+                seconds = statistics.median(result.samples_ns) * 1e-9
+                if state.first_seconds is None and not state.resumed:
+                    state.first_seconds = seconds
+                if seconds < state.best:
+                    state.best_at = state.trials + state.resumed
+                self._keep(state, candidate, seconds, made)
+            else:
+                failure = result.failure or Failure("error", "no sample was taken")
+                state.failures[failure.reason] += 1
+                state.details.append(f"{failure.reason}: {failure.detail}")
+            state.history.observations.append(Observation(candidate, seconds))
+            records.append(self._record(state, candidate, result, seconds))
+        if self._store is not None:
+            self._store.add(records)
+
+    def _keep(self, state: TaskState, candidate: Candidate, seconds: float, built: Built) -> None:
+        state.kernels[candidate.key] = (seconds, built)
+        if len(state.kernels) > KEPT:
+            del state.kernels[max(state.kernels, key=lambda key: state.kernels[key][0])]
+
+    def _record(
+        self, state: TaskState, candidate: Candidate, result: MeasureResult, seconds: float | None
+    ) -> Record:
+        space = state.history.spaces[candidate.sketch]
+        failure = result.failure
+        return Record(
+            task_key=state.task.key, task_name=state.task.name, sketch=state.traces[candidate.sketch],
+            values=dict(zip(space.space.columns, candidate.row, strict=True)), target=self._target_key,
+            version=self._version, status="failed" if seconds is None else "ok", created=datetime.now(UTC),
+            reason="" if seconds is not None else f"{failure.reason}: {failure.detail}" if failure else "no sample",
+            samples=tuple(result.samples_ns), inner=result.inner,
+            latency_ns=None if seconds is None else seconds * 1e9, max_error=result.max_absolute,
+            tolerance=result.tolerance, seed=self._seed,
+        )  # fmt: skip
+
+    def _finalists(self, state: TaskState) -> None:
+        ranked = [o for o in state.history.ranked() if o.candidate.key in state.kernels][: self._budget.finalists]
+        if len(ranked) < 2:
+            return
+        built = [state.kernels[o.candidate.key][1] for o in ranked]
+        results = self._runner.remeasure(built, self._reference(state.task), self._budget.rounds)
+        for observation, result in zip(ranked, results, strict=True):
+            seconds = None
+            if result.failure is None and result.samples_ns:
+                seconds = statistics.median(result.samples_ns) * 1e-9
+            place = state.history.observations.index(observation)
+            state.history.observations[place] = Observation(observation.candidate, seconds)
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """A generator of its own for each consumer of chance, the same in every process."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+
+
+def make_state(task: Task, weight: int, sketches: Sequence[Sketch], target: Target) -> TaskState:
+    """A task before it is tuned."""
+    spaces = tuple(SketchSpace(number, sketch, target) for number, sketch in enumerate(sketches))
+    work = task.flops / (target.peak_gflops() * 1e9)
+    moved = task.traffic / (target.bandwidth_gbs * 1e9)
+    return TaskState(
+        task, weight, max(work, moved), History(spaces), tuple(to_json(sketch.trace) for sketch in sketches)
+    )
+
+
+__all__ = ["Budget", "Report", "TaskState", "Tuner", "candidate_key", "make_state", "stream"]

@@ -7,13 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pipeline.codegen.llvm.compile import LoadedObject
+from pipeline.codegen.llvm.compile import LoadedObject, assembly
 from pipeline.codegen.llvm.link import aligned_zeros, link
-from pipeline.codegen.llvm.main_function import Access, KernelStep, Pointer, Region, barriers_before
+from pipeline.codegen.llvm.main_function import (
+    Access,
+    CopyStep,
+    KernelStep,
+    Pointer,
+    Region,
+    barriers_before,
+    main_ir,
+)
 from pipeline.codegen.llvm.team import Team
 from pipeline.codegen.module import Buffer, Call, LinkedCall, LinkedModule, ModulePlan, check_plan
-from pipeline.errors import CheckError
+from pipeline.errors import CheckError, CodegenError
 from pipeline.ir.graph_types import numpy_dtype
 from tests.codegen.hand_kernels import add_plan, elementwise, matmul, native, reversal
 
@@ -232,3 +242,91 @@ def test_a_broken_plan_is_refused(name: str) -> None:
     change, message = BROKEN[name]
     with pytest.raises(CheckError, match=message):
         check_plan(replace(add_plan(), **change))
+
+
+N = 300
+KERNELS = (
+    elementwise("p_add", "fadd", N),
+    elementwise("p_mul", "fmul", N),
+    elementwise("s_sub", "fsub", N, parallel=False),
+    elementwise("s_add", "fadd", N, parallel=False),
+    reversal("p_rev", N),
+)
+MEANING = (np.add, np.multiply, np.subtract, np.add, lambda x: x[::-1])
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> ModulePlan:
+    """Calls of any of the kernels on any earlier values; some values are views, some are given out, some twice."""
+    values, calls, aliases = ["a", "b"], [], {}
+    for number in range(draw(st.integers(1, 12))):
+        kernel = draw(st.integers(0, 4))
+        operands = [draw(st.sampled_from(values)) for _ in range(1 if kernel == 4 else 2)]
+        calls.append(Call(kernel, (*operands, f"t{number}")))
+        values.append(f"t{number}")
+        if draw(st.booleans()):
+            aliases[f"v{number}"] = draw(st.sampled_from(values))
+            values.append(f"v{number}")
+    for number in range(draw(st.integers(1, 4))):
+        aliases[f"out{number}"] = draw(st.sampled_from(values))
+    return ModulePlan(
+        kernels=KERNELS,
+        calls=tuple(calls),
+        buffers=(
+            Buffer("a", (N,), "float32", "input"),
+            Buffer("b", (N,), "float32", "input"),
+            *(Buffer(f"t{number}", (N,), "float32", "intermediate") for number in range(len(calls))),
+        ),
+        inputs=("a", "b"),
+        outputs=tuple(name for name in aliases if name.startswith("out")),
+        constants={},
+        threads=3,
+        target=native(),
+        aliases=aliases,
+    )
+
+
+@given(plans(), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_any_plan_computes_its_meaning_on_any_number_of_threads(plan: ModulePlan, threads: int) -> None:
+    rng = np.random.default_rng(0)
+    values = {name: rng.uniform(0.9, 1.1, N).astype(np.float32) for name in ("a", "b")}
+    inputs = [values["a"], values["b"]]
+    with np.errstate(all="ignore"):
+        for call in plan.calls:
+            *operands, out = call.buffers
+            values[out] = MEANING[call.kernel](*(values[plan.root(name)] for name in operands))
+    module = link(plan)
+    for _ in range(5):
+        for name, got in zip(plan.outputs, run(module, inputs, threads), strict=True):
+            np.testing.assert_array_equal(got, values[plan.root(name)])
+
+
+def test_calls_of_fixed_pointers_share_the_table_and_the_others_build_their_list() -> None:
+    inner = KernelStep(LinkedCall("", "", "inner", True), (Pointer(Region.ARENA, 0), Pointer(Region.CONSTANTS, 64)), ())
+    outer = KernelStep(LinkedCall("", "", "outer", True), (Pointer(Region.PORT, 0), Pointer(Region.ARENA, 0)), ())
+    text, slots = main_ir([inner, outer], 1, native())
+    assert slots == 2
+    main = text[text.index("@muschedule_main(") : text.index("@muschedule_main_traced(")]
+    assert main.count("store ptr") == 2
+    bind = text[text.index("@muschedule_bind(") :]
+    assert bind.count("store ptr") == 2
+
+
+ARM = replace(native(), triple="aarch64-unknown-linux-gnu", cpu="generic", features=("+neon",), vector_bits=128)
+
+
+def test_the_main_function_compiles_for_64_bit_arm() -> None:
+    steps = [
+        step(True, Access(Pointer(Region.PORT, 0), 64, False), arena(0, 64, True)),
+        CopyStep(LinkedCall("copy", "", "memcpy", False), Pointer(Region.PORT, 1), Pointer(Region.ARENA, 0), 64),
+    ]
+    text, _ = main_ir(steps, 2, ARM)
+    listing = assembly(text, ARM)
+    assert "bl\tmuschedule_barrier" in listing
+    assert "muschedule_main_traced:" in listing
+
+
+def test_packing_for_another_machine_is_refused_since_its_prologue_cannot_run_here() -> None:
+    with pytest.raises(CodegenError, match=r"this CPU cannot run|another machine"):
+        link(replace(matmul_plan(), target=replace(native(), features=("+teleport",))))

@@ -117,3 +117,19 @@ def separates(form: Affine, var: str, ranges: Mapping[str, Poly]) -> bool:
             return False
         below = below + other * (ranges[name] - 1)
     return at_least(coefficient, below + 1)
+
+
+def dense(form: Affine, ranges: Mapping[str, Poly]) -> bool:
+    """Whether an index takes every value of its interval while the variables of `ranges` run."""
+    left = [(name, coefficient) for name, coefficient in form.terms if name in ranges]
+    reach = Poly.of(1)
+    while left:
+        for found in left:
+            name, coefficient = found
+            if sign(coefficient) == "positive" and at_least(reach, coefficient):
+                reach = reach + coefficient * (ranges[name] - 1)
+                left.remove(found)
+                break
+        else:
+            return False
+    return True

@@ -156,6 +156,13 @@ def find_buffer(program: Program, name: str) -> Buffer | None:
     return None
 
 
+def no_buffer(program: Program, name: str) -> str | None:
+    """Why there is no buffer of that name."""
+    if find_buffer(program, name) is not None:
+        return None
+    return f"there is no buffer {name}: the buffers are {', '.join(b.name for b in program.all_buffers())}"
+
+
 def over_loops(block: Block, expr: Expr) -> Expr:
     """An expression of a block over the loops around it: its iteration variables replaced by their bindings."""
     return substitute(expr, {it.var: it.binding for it in block.iters})

@@ -9,10 +9,16 @@ from pipeline.schedule.steps.decompose_reduction import DecomposeReduction
 from pipeline.schedule.steps.fuse import Fuse
 from pipeline.schedule.steps.inline import Inline
 from pipeline.schedule.steps.pack import Pack
+from pipeline.schedule.steps.pad import Pad
 from pipeline.schedule.steps.parallel import Parallel
+from pipeline.schedule.steps.reindex import Reindex
 from pipeline.schedule.steps.reorder import Reorder
+from pipeline.schedule.steps.reverse_compute_at import ReverseComputeAt
 from pipeline.schedule.steps.reverse_inline import ReverseInline
+from pipeline.schedule.steps.rfactor import Rfactor
+from pipeline.schedule.steps.set_scope import SetScope
 from pipeline.schedule.steps.split import Split
+from pipeline.schedule.steps.transform_layout import TransformLayout
 from pipeline.schedule.steps.unroll import Unroll
 from pipeline.schedule.steps.vectorize import Vectorize
 
@@ -24,10 +30,16 @@ Step = (
     | Fuse
     | Inline
     | Pack
+    | Pad
     | Parallel
+    | Reindex
     | Reorder
+    | ReverseComputeAt
     | ReverseInline
+    | Rfactor
+    | SetScope
     | Split
+    | TransformLayout
     | Unroll
     | Vectorize
 )
@@ -42,10 +54,16 @@ STEPS: dict[str, type] = {
         Fuse,
         Inline,
         Pack,
+        Pad,
         Parallel,
+        Reindex,
         Reorder,
+        ReverseComputeAt,
         ReverseInline,
+        Rfactor,
+        SetScope,
         Split,
+        TransformLayout,
         Unroll,
         Vectorize,
     )
@@ -60,11 +78,17 @@ __all__ = [
     "Fuse",
     "Inline",
     "Pack",
+    "Pad",
     "Parallel",
+    "Reindex",
     "Reorder",
+    "ReverseComputeAt",
     "ReverseInline",
+    "Rfactor",
+    "SetScope",
     "Split",
     "Step",
+    "TransformLayout",
     "Unroll",
     "Vectorize",
 ]

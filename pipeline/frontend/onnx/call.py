@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pipeline.errors import ModelError
-from pipeline.frontend.onnx.tensor import Tensor, constant
+from pipeline.frontend.onnx.tensor import Tensor, TensorSequence, Value, constant
 from pipeline.ir.graph import DType
 from pipeline.ir.graph_builder import GraphBuilder
 
-RunSubgraph = Callable[[Any, Sequence[Tensor]], tuple[Tensor, ...]]
+RunSubgraph = Callable[[Any, Sequence[Value]], tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +33,11 @@ class Call:
     op: str
     since: int
     where: str
-    operands: tuple[Tensor | None, ...]
+    operands: tuple[Value | None, ...]
     attributes: Mapping[str, Any]
     outputs: tuple[bool, ...]
     subgraph: RunSubgraph
-    definition: Callable[[], tuple[Tensor | None, ...]]
+    definition: Callable[[], tuple[Value | None, ...]]
 
     def operand(self, position: int) -> Tensor:
         """An operand that must be there."""
@@ -49,11 +49,25 @@ class Call:
         return found
 
     def optional(self, position: int) -> Tensor | None:
-        return self.operands[position] if position < len(self.operands) else None
+        found = self.operands[position] if position < len(self.operands) else None
+        return found if found is None else self.tensor(found)
 
     def given(self) -> tuple[Tensor, ...]:
         """The operands that are there."""
-        return tuple(operand for operand in self.operands if operand is not None)
+        return tuple(self.tensor(operand) for operand in self.operands if operand is not None)
+
+    def tensor(self, value: Value) -> Tensor:
+        """A value that must not be a sequence."""
+        if isinstance(value, TensorSequence):
+            self.refuse(f"{self.op} of a sequence of tensors is not supported")
+        return value
+
+    def sequence(self, position: int) -> TensorSequence:
+        """An operand that must be a sequence."""
+        found = self.operands[position] if position < len(self.operands) else None
+        if not isinstance(found, TensorSequence):
+            self.refuse(f"operand {position} of {self.op} is not a sequence", todo="Export the model again")
+        return found
 
     def wants(self, output: int) -> bool:
         return output < len(self.outputs) and self.outputs[output]

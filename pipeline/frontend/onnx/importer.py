@@ -15,10 +15,10 @@ from pipeline.frontend.onnx.liveness import needed
 from pipeline.frontend.onnx.operators import meaning_of
 from pipeline.frontend.onnx.schemas import Operator, body_of, defaults_of, operator_of
 from pipeline.frontend.onnx.stored import stored_array
-from pipeline.frontend.onnx.tensor import Tensor, constant
+from pipeline.frontend.onnx.tensor import Tensor, TensorSequence, Value, constant
 from pipeline.ir.graph_builder import GraphBuilder
 
-Environment = MutableMapping[str, Tensor]
+Environment = MutableMapping[str, Value]
 Attributes = Mapping[str, AttributeProto]
 FunctionKey = tuple[str, str, str]
 
@@ -50,7 +50,7 @@ class Importer:
     functions: Mapping[FunctionKey, FunctionProto]
     unsupported: Mapping[str, str] = field(default_factory=dict)
 
-    def graph(self, graph: GraphProto, frame: Frame) -> tuple[Tensor, ...]:
+    def graph(self, graph: GraphProto, frame: Frame) -> tuple[Value, ...]:
         """The outputs of a graph whose inputs are in the environment of `frame`."""
         for tensor in graph.initializer:
             frame.environment[tensor.name] = constant(self.builder, *stored_array(tensor, self.path))
@@ -80,7 +80,7 @@ class Importer:
                 if name and name in read:
                     raise ModelError(f"output {name} is not supported", where=where, todo="Export the model without it")
 
-    def node(self, node: NodeProto, frame: Frame, where: str, read: frozenset[str]) -> tuple[Tensor | None, ...]:
+    def node(self, node: NodeProto, frame: Frame, where: str, read: frozenset[str]) -> tuple[Value | None, ...]:
         operands = tuple(self.lookup(name, frame, where) if name else None for name in node.input)
         attributes = resolved(node, frame.attributes)
         function = self.functions.get((plain(node.domain), node.op_type, node.overload))
@@ -91,7 +91,7 @@ class Importer:
         if meaning is None:
             return self.definition(node, operator, operands, attributes, frame, where)
 
-        def subgraph(graph: GraphProto, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        def subgraph(graph: GraphProto, inputs: Sequence[Value]) -> tuple[Value, ...]:
             names = [info.name for info in graph.input]
             inner: Environment = ChainMap(dict(zip(names, inputs, strict=True)), frame.environment)
             return self.graph(graph, Frame(inner, frame.opsets, frame.attributes, where, frame.absent))
@@ -111,14 +111,18 @@ class Importer:
         )
         return result if isinstance(result, tuple) else (result,)
 
-    def definition(self, node: NodeProto, operator: Operator, operands: Sequence[Tensor | None], attributes: Attributes,
-                   frame: Frame, where: str) -> tuple[Tensor | None, ...]:  # fmt: skip
+    def definition(self, node: NodeProto, operator: Operator, operands: Sequence[Value | None], attributes: Attributes,
+                   frame: Frame, where: str) -> tuple[Value | None, ...]:  # fmt: skip
         """An operator that is not in the table, by the body that ONNX itself defines it with."""
         plain_node = NodeProto()
         plain_node.CopyFrom(node)
         del plain_node.attribute[:]
         plain_node.attribute.extend(attributes.values())
-        types = [None if operand is None else (operand.dtype, operand.shape) for operand in operands]
+        if any(isinstance(operand, TensorSequence) for operand in operands):
+            raise ModelError(
+                f"{operator} of a sequence of tensors is not supported", where=where, todo="Export the model without it"
+            )
+        types = [(operand.dtype, operand.shape) if isinstance(operand, Tensor) else None for operand in operands]
         body = body_of(plain_node, operator, types, frame.opsets)
         if body is None:
             raise ModelError(
@@ -129,8 +133,8 @@ class Importer:
             )
         return self.function(body, operands, {**defaults_of(operator), **attributes}, where)
 
-    def function(self, body: FunctionProto, operands: Sequence[Tensor | None], attributes: Attributes,
-                 where: str) -> tuple[Tensor | None, ...]:  # fmt: skip
+    def function(self, body: FunctionProto, operands: Sequence[Value | None], attributes: Attributes,
+                 where: str) -> tuple[Value | None, ...]:  # fmt: skip
         """Inlines the body of a function."""
         environment = {name: value for name, value in zip(body.input, operands, strict=False) if value is not None}
         defaults = {attribute.name: attribute for attribute in body.attribute_proto}
@@ -140,14 +144,14 @@ class Importer:
         self.nodes(body.node, body.output, frame)
         return tuple(environment.get(name) for name in body.output)
 
-    def value(self, name: str, frame: Frame, where: str) -> Tensor:
+    def value(self, name: str, frame: Frame, where: str) -> Value:
         """What a graph gives as its result."""
         found = self.lookup(name, frame, where)
         if found is None:
             raise ModelError(f"output {name} is left out", where=where, todo="The file is damaged: export it again")
         return found
 
-    def lookup(self, name: str, frame: Frame, where: str) -> Tensor | None:
+    def lookup(self, name: str, frame: Frame, where: str) -> Value | None:
         found = frame.environment.get(name)
         if found is None and name not in frame.absent:
             raise ModelError(

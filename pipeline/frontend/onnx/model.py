@@ -23,23 +23,24 @@ from pipeline.frontend.onnx import (
     ops_recurrent,
     ops_reduce,
     ops_resize,
+    ops_sequence,
     ops_shape,
 )
 from pipeline.frontend.onnx.dimensions import bind, declared
 from pipeline.frontend.onnx.dtypes import dtype_of
-from pipeline.frontend.onnx.importer import Frame, Importer, functions_of, plain
+from pipeline.frontend.onnx.importer import Environment, Frame, Importer, functions_of, plain
 from pipeline.frontend.onnx.inventory import Inventory
 from pipeline.frontend.onnx.liveness import needed
 from pipeline.frontend.onnx.load import load
 from pipeline.frontend.onnx.schemas import newest
-from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.frontend.onnx.tensor import Tensor, TensorSequence
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 
 # importing a family is what puts its operators into the table
 FAMILIES = (
-    ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_linear, ops_norm, ops_pool,
-    ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_shape,
+    ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_linear,
+    ops_norm, ops_pool, ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_sequence, ops_shape,
 )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     bound = bind([declared(info) for info in given], shapes, where)
 
     builder = GraphBuilder()
-    environment = {
+    environment: Environment = {
         info.name: Tensor(
             builder,
             builder.input(
@@ -98,7 +99,12 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     }
     importer = Importer(builder, where, functions, inventory.listing())
     results = importer.graph(model.graph, Frame(environment, opsets, {}, ""))
-    return builder.finish([(name, result.value) for name, result in zip(outputs, results, strict=True)])
+    named = []
+    for name, result in zip(outputs, results, strict=True):
+        if isinstance(result, TensorSequence):
+            raise ModelError(f"output {name} is a sequence", where=where, todo="Export the model with tensors only")
+        named.append((name, result.value))
+    return builder.finish(named)
 
 
 def check_types(values: Sequence[ValueInfoProto], where: str) -> None:

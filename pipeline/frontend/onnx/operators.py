@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pipeline.frontend.onnx.call import Call
-from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.frontend.onnx.tensor import Value
 
-Result = Tensor | tuple[Tensor | None, ...]
+Result = Value | tuple[Value | None, ...]
 Meaning = Callable[[Call], Result]
 
 _TABLE: dict[tuple[str, str], dict[int, Meaning]] = {}

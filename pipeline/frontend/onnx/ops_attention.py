@@ -7,14 +7,14 @@ import numpy as np
 from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.ops_linear import product
-from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.frontend.onnx.tensor import Tensor, Value
 from pipeline.ir.graph_types import HALVES
 
 PLAIN = frozenset({"is_causal", "scale", "q_num_heads", "kv_num_heads"})
 
 
 @operator("Attention", 23, 24, 25)
-def attention(call: Call) -> Tensor | tuple[Tensor | None, ...]:
+def attention(call: Call) -> Tensor | tuple[Value | None, ...]:
     """softmax(Q K^T * scale [+ causal mask]) V, with one product by the scale.
 
     A mask may hide a whole row, a cache may be appended to, windows and caps bend the scores, halves may name their

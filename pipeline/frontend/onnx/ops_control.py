@@ -5,19 +5,20 @@ from __future__ import annotations
 from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.ops_shape import join
-from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.frontend.onnx.tensor import Tensor, Value
 
 MOST_STEPS = 4096
 
 
 @operator("If", 1, 11, 13, 16, 19, 21, 23, 24, 25)
-def branch(call: Call) -> tuple[Tensor, ...]:
+def branch(call: Call) -> tuple[Value, ...]:
     """The branch that a known condition takes; with a computed one both, where their results have the same types."""
     condition = call.operand(0)
     known = condition.known()
     if known is not None:
         return call.subgraph(call.need("then_branch" if known.reshape(-1)[0] else "else_branch"), ())
-    then, other = call.subgraph(call.need("then_branch"), ()), call.subgraph(call.need("else_branch"), ())
+    then = [call.tensor(value) for value in call.subgraph(call.need("then_branch"), ())]
+    other = [call.tensor(value) for value in call.subgraph(call.need("else_branch"), ())]
     for left, right in zip(then, other, strict=True):
         if (left.shape, left.dtype) != (right.shape, right.dtype):
             call.refuse(
@@ -29,20 +30,20 @@ def branch(call: Call) -> tuple[Tensor, ...]:
 
 
 @operator("Loop", 1, 11, 13, 16, 19, 21, 23, 24, 25)
-def loop(call: Call) -> tuple[Tensor, ...]:
+def loop(call: Call) -> tuple[Value, ...]:
     """Unrolled: the trip count and every condition must be known at import."""
     body = call.need("body")
     trips = int(call.known(0, "trip count").reshape(-1)[0]) if call.optional(0) is not None else MOST_STEPS + 1
     going = bool(call.known(1, "condition").reshape(-1)[0]) if call.optional(1) is not None else True
-    carried = list(call.given()[sum(call.optional(i) is not None for i in (0, 1)) :])
+    carried = [value for value in call.operands[2:] if value is not None]
     collected: list[list[Tensor]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     step = 0
     while going and step < trips:
         if step == MOST_STEPS:
             call.refuse(f"a Loop of more than {MOST_STEPS} steps is not unrolled")
         iteration, condition = call.constant(step, "int64"), call.constant(True, "bool")
-        condition, *results = call.subgraph(body, (iteration, condition, *carried))
-        known = condition.known()
+        again, *results = call.subgraph(body, (iteration, condition, *carried))
+        known = call.tensor(again).known()
         if known is None:
             call.refuse(
                 "the condition of Loop depends on the data", why="loops are unrolled when the model is imported"
@@ -50,7 +51,7 @@ def loop(call: Call) -> tuple[Tensor, ...]:
         going, step = bool(known.reshape(-1)[0]), step + 1
         carried, scanned = results[: len(carried)], results[len(carried) :]
         for parts, result in zip(collected, scanned, strict=True):
-            parts.append(result.unsqueeze(0))
+            parts.append(call.tensor(result).unsqueeze(0))
     if collected and not step:
         call.refuse("a Loop of no steps collects results of unknown shape")
     return (*carried, *(join(parts, 0) for parts in collected))
@@ -75,7 +76,7 @@ def scan(call: Call) -> tuple[Tensor, ...]:
         for tensor, axis, back in zip(scanned, axes, backwards, strict=True):
             at = steps - 1 - step if back else step
             slices.append(tensor.part(axis, at, at + 1).reshape((*tensor.shape[:axis], *tensor.shape[axis + 1 :])))
-        results = call.subgraph(body, (*carried, *slices))
+        results = [call.tensor(value) for value in call.subgraph(body, (*carried, *slices))]
         carried = list(results[: len(carried)])
         for parts, result in zip(collected, results[len(carried) :], strict=True):
             parts.append(result)

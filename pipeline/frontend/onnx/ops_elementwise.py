@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.dtypes import UNSIGNED, dtype_of, integer_range
 from pipeline.frontend.onnx.operators import operator
-from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.frontend.onnx.tensor import Tensor, Value
 
 UNARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("Abs", "abs", (6, 13)), ("Neg", "neg", (6, 13)), ("Sign", "sign", (9, 13)), ("Exp", "exp", (6, 13)),
@@ -117,8 +117,8 @@ def cast_like(call: Call) -> Tensor:
 
 
 @operator("Identity", 1, 13, 14, 16, 19, 21, 23, 24, 25)
-def identity(call: Call) -> Tensor:
-    return call.operand(0)
+def identity(call: Call) -> Value:
+    return call.operands[0] or call.operand(0)
 
 
 @operator("Dropout", 7, 10, 12, 13, 22)

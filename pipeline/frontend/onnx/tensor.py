@@ -136,6 +136,16 @@ class Tensor:
         return self.reshape([self.shape[0] if position == axis else 1 for position in range(rank)])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorSequence:
+    """A list of tensors: what a sequence of ONNX is once its length is known."""
+
+    items: tuple[Tensor, ...]
+
+
+Value: TypeAlias = Tensor | TensorSequence
+
+
 def constant(builder: GraphBuilder, data: object, dtype: DType) -> Tensor:
     """A constant of the given dtype."""
     return Tensor(builder, builder.constant(np.asarray(data).astype(numpy_dtype(dtype), copy=False)))

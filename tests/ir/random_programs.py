@@ -116,7 +116,7 @@ def _nest(draw: st.DrawFn, fresh: itertools.count[int], around: tuple[Axis, ...]
     if choice < (6 if depth < 3 else 2) or not around:
         axes = tuple(Axis(f"l{next(fresh)}", Poly.of(draw(st.integers(0 if depth else 1, 4))))
                      for _ in range(draw(st.sampled_from([1, 1, 1, 2]))))  # fmt: skip
-        kinds: tuple[LoopKind, ...] = KINDS if around else ("serial", "parallel", "parallel", "blockIdx.x")
+        kinds: tuple[LoopKind, ...] = KINDS if around else ("serial", "serial", "parallel", "blockIdx.x")
         return Loop(axes, _nest(draw, fresh, around + axes, tiles, depth + 1), draw(st.sampled_from(kinds)))
     if choice == 6 and depth < 4:
         return Seq(tuple(_nest(draw, fresh, around, tiles, depth + 1) for _ in range(2)))

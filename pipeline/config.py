@@ -25,13 +25,14 @@ from pipeline.ir.target import Cache, Target
 from pipeline.measurement.host import detect_host, with_overrides
 from pipeline.registry import Component, Registry
 
+COST_MODEL_IS_GIVEN = ("seed",)
 BUILDER_IS_GIVEN = ("function", "target", "workers", "options")
 RUNNER_IS_GIVEN = ("target",)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A component of the configuration: where it stands, and the names of the arguments that the engine adds."""
+    """A component of the configuration: where it stands, and the names of the arguments that the engine offers."""
 
     where: str
     component: Component
@@ -220,14 +221,14 @@ class Config(Settings):
         return Registry(self.registry.packages)
 
     def components(self) -> tuple[Part, ...]:
-        """Every component, with its dotted path and the arguments that the engine adds."""
+        """Every component, with its dotted path and the arguments that the engine offers."""
         return (
             Part("workload", self.workload),
             *(Part(f"rules.schedule[{i}]", rule) for i, rule in enumerate(self.rules.schedule)),
             *(Part(f"rules.graph[{i}]", rule) for i, rule in enumerate(self.rules.graph)),
             *(Part(f"rules.extra[{i}]", rule) for i, rule in enumerate(self.rules.extra)),
             Part("search.strategy", self.search.strategy),
-            Part("cost_model", self.cost_model),
+            Part("cost_model", self.cost_model, COST_MODEL_IS_GIVEN),
             Part("measurement.builder", self.measurement.builder, BUILDER_IS_GIVEN),
             Part("measurement.runner", self.measurement.runner, RUNNER_IS_GIVEN),
             *(Part(f"compare.plugins.{name}", self.compare.plugins[name]) for name in self.compare.peers),

@@ -76,16 +76,20 @@ class Registry:
     def check(self, component: Component, where: str, given: Collection[str] = ()) -> None:
         """Raises a `ConfigError` where the class is not there or does not take these arguments.
 
-        given   names of the arguments that the caller adds when it builds
+        given   names of the arguments that the caller offers when it builds
         """
         make = self.find(component.class_path, where)
         self._bind(make, component.arguments, where, frozenset(given), build=False)
 
     def build(self, role: type[Role], component: Component, where: str, **given: Any) -> Role:
-        """The object that `component` describes, which must have what `role` (a class or a protocol) demands."""
+        """The object that `component` describes, which must have what `role` (a class or a protocol) demands.
+
+        given   arguments that the caller offers; a constructor takes those that it names
+        """
         make = self.find(component.class_path, where)
         arguments = self._bind(make, component.arguments, where, frozenset(given), build=True)
-        made = make(**arguments, **given)
+        offered = {name: value for name, value in given.items() if _takes(make, name)}
+        made = make(**arguments, **offered)
         missing = _missing(role, made)
         if missing:
             raise ConfigError(
@@ -203,6 +207,11 @@ def _import(module_path: str, class_path: str, where: str) -> ModuleType:
         raise ConfigError(
             f"'{module_path}' cannot be imported", where=where, why=str(error), todo="Install what it needs"
         ) from error
+
+
+def _takes(make: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(make).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:

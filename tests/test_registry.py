@@ -38,6 +38,12 @@ def test_what_the_caller_gives_is_neither_missing_nor_a_key(outsider: str) -> No
         registry.check(component(f"{outsider}.Workload", n=3), "workload", given=("n",))
 
 
+def test_what_the_caller_offers_and_the_class_does_not_name_is_left_out(outsider: str) -> None:
+    made = Registry((outsider,)).build(object, component(f"{outsider}.Workload", n=1), "workload", seed=3)
+    assert vars(made)["n"] == 1
+    assert "seed" not in vars(made)
+
+
 def test_a_component_inside_a_component_is_built_too(outsider: str) -> None:
     nested = {"_target_": f"{outsider}.Strategy", "population": 2}
     made = Registry((outsider,)).build(Proposer, component(f"{outsider}.Strategy", inner=nested), "search.strategy")

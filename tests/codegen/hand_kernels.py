@@ -25,8 +25,8 @@ RANGE = """
 """
 
 
-def elementwise(symbol: str, op: str, n: int, parallel: bool = True) -> Kernel:
-    """out = a op b over n floats; `op` is an LLVM instruction such as fadd."""
+def elementwise(symbol: str, op: str, n: int, parallel: bool = True, mirrored: bool = False) -> Kernel:
+    """out = a op b over n floats; `op` is an LLVM instruction such as fadd; mirrored reads b from its end."""
     text = f"""
 define void @{symbol}(ptr %buffers, i64 %thread, i64 %threads, ptr %barrier) {function_attributes(native())} {{
 entry:
@@ -42,8 +42,9 @@ head:
   %more = icmp slt i64 %i, %high
   br i1 %more, label %body, label %done
 body:
+  %far = sub i64 {n - 1 if mirrored else "%i"}, {"%i" if mirrored else 0}
   %a.i = getelementptr float, ptr %a, i64 %i
-  %b.i = getelementptr float, ptr %b, i64 %i
+  %b.i = getelementptr float, ptr %b, i64 %far
   %c.i = getelementptr float, ptr %c, i64 %i
   %x = load float, ptr %a.i
   %y = load float, ptr %b.i

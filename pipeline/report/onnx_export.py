@@ -187,9 +187,9 @@ class _Export:
         names: list[str] = []
         shapes: list[g.Shape] = []
         for operand, side in zip(node.inputs, sides, strict=True):
-            name, shape = self._laid_out(self._as(operand, node.type.dtype), side, extents)
+            name, changed = self._laid_out(self._as(operand, node.type.dtype), side, extents)
             names.append(name)
-            shapes.append(self._shape(operand) if shape is None else shape)
+            shapes.append(self._shape(operand) if changed is None else changed)
         lhs, rhs = (side.variables for side in sides)
         if not found.is_product or 0 in extents:
             plain = [writer.reshape(name, [extents[v] for v in side])

@@ -204,17 +204,18 @@ def find_einsum(graph: Graph, value: int) -> Einsum | None:
     assert isinstance(node.op, g.Contract)
     op, extents = node.op, (*node.op.spatial, *node.op.reduced)
     fixed = len(op.spatial)
-    sides = [
+    left, right = (
         _side(affine, graph.nodes[operand].type.shape, extents, fixed)
         for affine, operand in zip((op.lhs, op.rhs), node.inputs, strict=True)
-    ]
-    lhs, rhs = (side.variables for side in sides)
+    )
+    lhs, rhs = left.variables, right.variables
     if any(extents[v] != 1 and v not in lhs and v not in rhs for v in range(len(extents))):
         return None
     once = len(set(lhs)) == len(lhs) and len(set(rhs)) == len(rhs)
     alone = any(v >= fixed and (v in lhs) != (v in rhs) for v in (*lhs, *rhs))
     return Einsum(
-        *sides,
+        lhs=left,
+        rhs=right,
         batch=tuple(v for v in lhs if v in rhs and v < fixed),
         rows=tuple(v for v in lhs if v not in rhs and v < fixed),
         columns=tuple(v for v in rhs if v not in lhs and v < fixed),

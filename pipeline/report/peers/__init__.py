@@ -1,0 +1,1 @@
+"""Other runtimes, for the comparison only: one protocol, one file per kind."""

@@ -13,7 +13,7 @@ from typing import assert_never
 import numpy as np
 
 from pipeline.errors import CheckError
-from pipeline.ir.expr import Const, Expr, Op, Size, dtype_of, loads, variables, walk
+from pipeline.ir.expr import Const, Expr, Load, Op, Size, dtype_of, loads, variables, walk
 from pipeline.ir.graph import DType, Elementwise, TensorType
 from pipeline.ir.graph_types import INTEGERS, infer, numpy_dtype
 from pipeline.ir.lockstep import GRID, THREADS
@@ -185,6 +185,10 @@ def _typed(node: Expr) -> Iterator[str]:
         limits = np.iinfo(numpy_dtype(node.dtype))
         if not isinstance(node.value, int) or not limits.min <= node.value <= limits.max:
             yield f"{node.value} is no {node.dtype}"
+    if isinstance(node, Load):
+        for index in node.indices:
+            if dtype_of(index) != "int64":
+                yield f"the index {expr_text(index)} of {node.buffer} is {dtype_of(index)}, not int64"
     if not isinstance(node, Op):
         return
     given = [dtype_of(arg) for arg in node.args]

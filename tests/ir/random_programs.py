@@ -11,10 +11,26 @@ from hypothesis import strategies as st
 from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, add, mul, size
 from pipeline.ir.graph import ELEMENTWISE, DType
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Alloc, Axis, Block, Buffer, Derived, Iter, Loop, LoopKind, Program, Role, Scope, Seq, Stmt
+from pipeline.ir.program import (
+    Alloc,
+    Axis,
+    Block,
+    Buffer,
+    Derived,
+    Iter,
+    Loop,
+    LoopKind,
+    Program,
+    Role,
+    Scope,
+    Seq,
+    Stmt,
+)
 
 DTYPES: tuple[DType, ...] = get_args(DType)
-NAMES = st.sampled_from(["i", "j0", "x_1", "max", "where", "for", "inf", "and", "a/b.c", "", "ö", 'quo"te', "line\nbreak"])
+NAMES = st.sampled_from(
+    ["i", "j0", "x_1", "max", "where", "for", "inf", "and", "a/b.c", "", "ö", 'quo"te', "line\nbreak"]
+)
 SYMBOLS = st.sampled_from(["t", "u", "n0", "for", "a_very_long_symbol"])
 
 polys = st.lists(st.tuples(st.lists(SYMBOLS, max_size=3), st.integers(-9, 9)), max_size=4).map(
@@ -92,7 +108,7 @@ def feeds(seed: int) -> dict[str, np.ndarray]:
 
 @st.composite
 def runnable_programs(draw: st.DrawFn) -> Program:
-    """Concrete programs over small buffers: reductions, scans, gathers, guards, tiles, races and errors, all at random."""
+    """Concrete programs over small buffers: reductions, scans, gathers, guards, tiles, races and errors."""
     fresh = itertools.count()
     regions = [_filled(buffer, fresh) for buffer in (OUT, OTHER, TILE)]
     if draw(st.integers(0, 9)) == 0:
@@ -169,7 +185,7 @@ def _block(draw: st.DrawFn, fresh: itertools.count[int], around: tuple[Axis, ...
     where = ()
     if draw(st.integers(0, 4)) == 0:
         where = (Op("lt", (binding(), Const(draw(st.integers(1, 4)))), "bool"),)
-    buffer = draw(st.sampled_from(["y", "y", "z", "w", *(tile.name for tile in tiles) , *(tile.name for tile in tiles)]))
+    buffer = draw(st.sampled_from(["y", "y", "z", "w", *(tile.name for tile in tiles), *(tile.name for tile in tiles)]))
     init = Const(draw(st.sampled_from([0.0, 1.5])), "float32") if combine and draw(st.booleans()) else None
     indices = (index(stored, 5), index(stored, 4))
     return Block(f"b{next(fresh)}", tuple(iters), buffer, indices, value, combine, init, where)

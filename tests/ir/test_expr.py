@@ -38,7 +38,7 @@ from pipeline.ir.program_parse import ParseError, parse_expr
 from pipeline.ir.program_text import expr_text
 from tests.ir.random_programs import exprs
 
-I, J, T = Var("i"), Var("j"), Size(Poly.symbol("t"))
+A, B, T = Var("i"), Var("j"), Size(Poly.symbol("t"))
 
 
 def number(expr: Expr, values: dict[str, int]) -> int:
@@ -59,7 +59,7 @@ def number(expr: Expr, values: dict[str, int]) -> int:
 
 def indices() -> st.SearchStrategy[tuple[Expr, Expr]]:
     """An index expression as it is written, and the same in normal form."""
-    leaves = st.sampled_from([I, J, T, ZERO, ONE, Const(-3), Const(6)]).map(lambda leaf: (leaf, leaf))
+    leaves = st.sampled_from([A, B, T, ZERO, ONE, Const(-3), Const(6)]).map(lambda leaf: (leaf, leaf))
 
     def above(inner: st.SearchStrategy[tuple[Expr, Expr]]) -> st.SearchStrategy[tuple[Expr, Expr]]:
         pairs = st.tuples(inner, inner)
@@ -88,34 +88,34 @@ def test_substituting_numbers_leaves_the_number(pair: tuple[Expr, Expr], i: int,
 
 
 def test_affine_indices_have_one_form() -> None:
-    assert add(mul(I, Const(2)), add(J, I)) == add(J, mul(Const(3), I))
-    assert sub(I, I) == ZERO
-    assert mul(I, T) == mul(T, I)
+    assert add(mul(A, Const(2)), add(B, A)) == add(B, mul(Const(3), A))
+    assert sub(A, A) == ZERO
+    assert mul(A, T) == mul(T, A)
 
 
 def test_a_tile_index_has_polynomial_coefficients() -> None:
-    form = affine(add(mul(add(mul(I, T), J), Const(4)), ONE))
+    form = affine(add(mul(add(mul(A, T), B), Const(4)), ONE))
     assert form == Affine((("i", Poly.symbol("t") * 4), ("j", Poly.of(4))), Poly.of(1))
     assert form.coefficient("k") == Poly.of(0)
     assert affine(from_affine(form)) == form
 
 
-@pytest.mark.parametrize("expr", [mul(I, J), floordiv(I, 2), Load("x", (I,), "int64"), Const(1.0, "float32"),
+@pytest.mark.parametrize("expr", [mul(A, B), floordiv(A, 2), Load("x", (A,), "int64"), Const(1.0, "float32"),
                                   Op("add", (Load("x", (), "float32"),) * 2, "float32")])  # fmt: skip
 def test_what_is_not_affine_has_no_affine_form(expr: Expr) -> None:
     assert affine(expr) is None
 
 
 def test_division_takes_out_whole_multiples() -> None:
-    assert floordiv(add(mul(I, Const(8)), J), 4) == Op("add", (mul(I, Const(2)), Op("floordiv", (J, Const(4)))))
-    assert mod(add(mul(I, Const(8)), J), 4) == Op("mod", (J, Const(4)))
-    assert mod(add(mul(I, Const(8)), Const(5)), 4) == ONE
+    assert floordiv(add(mul(A, Const(8)), B), 4) == Op("add", (mul(A, Const(2)), Op("floordiv", (B, Const(4)))))
+    assert mod(add(mul(A, Const(8)), B), 4) == Op("mod", (B, Const(4)))
+    assert mod(add(mul(A, Const(8)), Const(5)), 4) == ONE
 
 
 @pytest.mark.parametrize("fn", [floordiv, mod])
 def test_division_by_zero_is_left_alone(fn: object) -> None:
     assert callable(fn)
-    assert fn(I, 0).args == (I, ZERO)
+    assert fn(A, 0).args == (A, ZERO)
     assert fn(Const(3), 0).args == (Const(3), ZERO)
 
 
@@ -134,7 +134,7 @@ def test_nan_equals_itself_and_zeros_differ_by_sign() -> None:
 
 
 def test_what_does_not_change_is_the_same_object() -> None:
-    expr = Op("exp", (Load("x", (I, J), "float32"),), "float32")
+    expr = Op("exp", (Load("x", (A, B), "float32"),), "float32")
     assert map_children(expr, lambda child: child) is expr
     assert substitute(expr, {"k": ONE}) is expr
     assert bind_sizes(expr, {"t": 3}) is expr
@@ -143,8 +143,8 @@ def test_what_does_not_change_is_the_same_object() -> None:
 
 def test_a_size_that_is_a_number_is_a_constant() -> None:
     assert size(3) == Const(3)
-    assert bind_sizes(mul(I, T), {"t": 3}) == mul(I, Const(3))
-    assert bind_sizes(mul(I, T), {"t": Poly.symbol("u") * 2}) == mul(I, Size(Poly.symbol("u") * 2))
+    assert bind_sizes(mul(A, T), {"t": 3}) == mul(A, Const(3))
+    assert bind_sizes(mul(A, T), {"t": Poly.symbol("u") * 2}) == mul(A, Size(Poly.symbol("u") * 2))
 
 
 @given(exprs())
@@ -155,22 +155,23 @@ def test_the_text_of_an_expression_parses_back(expr: Expr) -> None:
 
 
 def test_the_text_of_an_expression_is_readable() -> None:
-    expr = Op("guard", (Op("lt", (I, T), "bool"), Op("mul", (Load("x", (add(I, ONE),), "float32"), Const(0.5, "float32")),
-                                                     "float32"), Const(-math.inf, "float32")), "float32")  # fmt: skip
+    half = Op("mul", (Load("x", (add(A, ONE),), "float32"), Const(0.5, "float32")), "float32")
+    expr = Op("guard", (Op("lt", (A, T), "bool"), half, Const(-math.inf, "float32")), "float32")
     assert expr_text(expr, {"x": "float32"}) == "guard(i < {t}, x[i + 1] * 0.5:float32, -inf:float32)"
 
 
 def test_parentheses_stand_only_where_the_tree_needs_them() -> None:
-    assert expr_text(Op("sub", (Op("sub", (I, J)), I))) == "i - j - i"
-    assert expr_text(Op("sub", (I, Op("sub", (J, I))))) == "i - (j - i)"
-    assert expr_text(Op("mul", (Op("add", (I, J)), I))) == "(i + j) * i"
+    assert expr_text(Op("sub", (Op("sub", (A, B)), A))) == "i - j - i"
+    assert expr_text(Op("sub", (A, Op("sub", (B, A))))) == "i - (j - i)"
+    assert expr_text(Op("mul", (Op("add", (A, B)), A))) == "(i + j) * i"
 
 
 @pytest.mark.parametrize(
     ("text", "column", "expected"),
     [("i +", 4, "an expression"), ("x[i]", 5, "':' and the dtype of x, which is not declared before"),
      ("f(i,", 5, "an expression"), ("1.5", 4, "':' and the dtype of the number"), ("x[i:", 4, "',' or ']'"),
-     ("1:float31", 3, "a dtype"), ("cast(i)", 8, "':' and the dtype of cast"), ("{t + }", 6, "a number, a symbol or '('"),
+     ("1:float31", 3, "a dtype"), ("cast(i)", 8, "':' and the dtype of cast"),
+     ("{t + }", 6, "a number, a symbol or '('"),
      ("i < j < i", 7, "parentheses around one of two comparisons"), ("- i", 3, "a number")],
 )  # fmt: skip
 def test_text_that_is_no_expression_is_refused_with_its_place(text: str, column: int, expected: str) -> None:

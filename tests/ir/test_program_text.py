@@ -79,7 +79,9 @@ def test_a_concrete_program_prints_numbers() -> None:
 
 
 def test_comments_and_empty_lines_are_left_out() -> None:
-    assert from_text("# a product\n\n" + MATMUL.replace("prologue:\n", "prologue:  # once\n   # here\n\n")) == from_text(MATMUL)
+    assert from_text(
+        "# a product\n\n" + MATMUL.replace("prologue:\n", "prologue:  # once\n   # here\n\n")
+    ) == from_text(MATMUL)
 
 
 def test_a_sequence_of_one_differs_from_its_statement() -> None:
@@ -137,7 +139,9 @@ def test_text_after_the_program_is_refused() -> None:
         from_text(MATMUL + "program again():\n    body:\n        pass\n")
 
 
-@pytest.mark.parametrize("text", ["", "program", "program p():", "program p():\n    body:", textwrap.indent(MATMUL, " ")])
+@pytest.mark.parametrize(
+    "text", ["", "program", "program p():", "program p():\n    body:", textwrap.indent(MATMUL, " ")]
+)
 def test_half_a_program_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         from_text(text)

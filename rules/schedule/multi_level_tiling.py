@@ -13,7 +13,7 @@ from pipeline.schedule.nest import block_at, find_buffer, find_loop, loop_at, ov
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Fuse, Pack, Parallel, Reorder, ReverseInline, Split, Unroll, Vectorize
 from pipeline.schedule.variables import Tile
-from rules.schedule.scheduled import is_scheduled, lanes_of
+from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
 
 LARGEST_TILE = 64  # iterations of a middle level
 LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
@@ -77,7 +77,7 @@ def _plan(program: Program, name: str, target: Target, structure: str) -> _Plan 
     spatial = [it for it in block.iters if it.kind == "spatial"]
     reduced = [it for it in block.iters if it.kind == "reduce"]
     wide = [it for it in spatial if it.extent.value > 1]
-    if not reduced or not wide or _is_row_reduction(block, reduced):
+    if not reduced or not wide or is_row_reduction(block):
         return None
     vector = _vector_iter(block, wide)
     return _Plan(name, spatial, reduced, vector, lanes_of(program, block, target))
@@ -90,16 +90,6 @@ def _vector_iter(block: Block, wide: list[Iter]) -> Iter:
     last = wide[-1]
     widest = max(wide, key=lambda it: it.extent.value)
     return widest if last.extent.value < 4 and widest.extent.value >= 16 else last
-
-
-def _is_row_reduction(block: Block, reduced: list[Iter]) -> bool:
-    """Does the block read one buffer along its reduced axes only? Then nothing is used twice."""
-    found = loads(block.value)
-    names = {it.var for it in reduced}
-    if len({load.buffer for load in found}) != 1 or len(found) != 1:
-        return False
-    last = affine(found[0].indices[-1]) if found[0].indices else None
-    return last is not None and {name for name, _ in last.terms} <= names
 
 
 def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, target: Target) -> Sketch:
@@ -273,6 +263,11 @@ def _epilogue(sketch: Sketch, write: str) -> Sketch:
 def _kinds(sketch: Sketch, plan: _Plan, loops: list[str]) -> Sketch:
     """The loops of the write back: the vectorized axis as a vector, the others unrolled."""
     position = [it.var for it in plan.spatial].index(plan.vector.var)
+    if position != len(loops) - 1 and len(loops) > 1:
+        there = [loop for loop in loops if find_loop(sketch.program, loop) is not None]
+        if loops[position] in there:
+            last = (*(loop for loop in there if loop != loops[position]), loops[position])
+            sketch = sketch.apply(Reorder(last))
     for d, loop in enumerate(loops):
         if find_loop(sketch.program, loop) is None:
             continue

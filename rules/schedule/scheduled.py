@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.ir.expr import loads
+from pipeline.ir.expr import loads, variables
 from pipeline.ir.program import Block, Program
 from pipeline.ir.target import Target
 from pipeline.schedule.nest import Place, find_buffer
@@ -23,3 +23,22 @@ def lanes_of(program: Program, block: Block, target: Target) -> int:
     if stored is not None:
         sizes.append(BYTES[stored.dtype])
     return target.lanes(max(sizes, default=4))
+
+
+def is_row_reduction(block: Block) -> bool:
+    """Does the reduction read whole rows, contiguous along the reduced axes, and each element once?
+
+    A product is none: one of its operands does not depend on some spatial axis, and is used for each of its values.
+    """
+    reduced = {it.var for it in block.iters if it.kind == "reduce"}
+    spatial = {it.var for it in block.iters if it.kind == "spatial" and it.extent.value != 1}
+    found = False
+    for load in loads(block.value):
+        used = frozenset().union(*(variables(index) for index in load.indices)) if load.indices else frozenset()
+        if not used & reduced:
+            continue
+        found = True
+        last = variables(load.indices[-1])
+        if not last or not last <= reduced or not spatial <= used:
+            return False
+    return found

@@ -23,13 +23,14 @@ from pipeline.codegen.llvm.ir_builder import (
 from pipeline.codegen.llvm.linear import UNKNOWN, Linear
 from pipeline.codegen.llvm.vector_math import MathLibrary
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, affine, dtype_of
+from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, affine, dtype_of, variables
 from pipeline.ir.graph import DType
 from pipeline.ir.program import Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, walk
 from pipeline.ir.target import Target
 
 NEUTRAL = {"sum": 0, "prod": 1}
 SMALL_SCRATCH = 4096  # bytes: a shared buffer up to this size lives on the stack of its thread
+ACCUMULATORS = 4  # of a reduction along a row: enough to hide the latency of an addition
 COPIES = 24  # how often one block may be copied by splitting loops at their ragged ends
 
 
@@ -53,6 +54,16 @@ class Lanes:
 
 
 @dataclass(slots=True)
+class Sink:
+    """Vector accumulators of a reduction along lanes, and which of them the next value goes into."""
+
+    block: str
+    accumulators: list[str]
+    type: str
+    current: int = 0
+
+
+@dataclass(slots=True)
 class Emitter:
     """The state of one function: the values of variables, what is cached, and what was asked of the function library."""
 
@@ -68,6 +79,7 @@ class Emitter:
     lanes: Lanes | None = None
     cache: list[dict[object, Value]] = field(default_factory=lambda: [{}])
     table: ConditionTable = field(default_factory=ConditionTable)
+    sink: Sink | None = None
     copies: int = 1
     scratch_used: int = 0
     scratch_peak: int = 0
@@ -254,6 +266,9 @@ class Emitter:
             return
         start, _, _, end = self.table.interval(axis.var, 0, extent, loop.body, self.ranges)
         whole = (end - start) // lanes
+        if isinstance(loop.body, Block) and whole and self.reduces_lanes(loop.body, axis.var):
+            self.reduced_row(axis.var, start, end, lanes, loop.body)
+            return
         if whole > 16:  # long rows are a loop over vectors
             self.vector_row(axis.var, start, start + whole * lanes, lanes, loop.body)
             start += whole * lanes
@@ -267,6 +282,77 @@ class Emitter:
                 self.chunk(axis.var, Linear(start), (start, start + count - 1), count if exact else lanes,
                            None if exact or count == lanes else lane_mask(0, count, lanes), loop.body)  # fmt: skip
             start += count
+
+    def reduces_lanes(self, block: Block, var: str) -> bool:
+        """Does the block combine all iterations of the loop into one element?"""
+        if block.combine is None or block.init is not None:
+            return False
+        moved = {it.var for it in block.iters if var in variables(it.binding)}
+        return not any(moved & variables(index) for index in block.indices)
+
+    def reduced_row(self, var: str, start: int, end: int, lanes: int, block: Block) -> None:
+        """Several vector accumulators along the row, combined at its end, and only then lane with lane."""
+        assert block.combine is not None
+        b, place = self.b, self.places[block.buffer]
+        dtype = place.buffer.dtype
+        type_ = VALUE_TYPE[dtype]
+        neutral = literal(neutral_value(block.combine, dtype), type_, lanes)
+        whole = (end - start) // lanes
+        count = max(1, min(ACCUMULATORS, whole))
+        names = [b.alloca(lanes, type_, 64) for _ in range(count)]
+        for name in names:
+            b.emit(f"store {vector_type(type_, lanes)} {neutral}, ptr {name}, align 64")
+        self.sink = Sink(block.name, names, type_)
+        groups = whole // count
+        step = count * lanes
+
+        def group(base: Linear, bounds: tuple[int, int]) -> None:
+            assert self.sink is not None
+            for number in range(count):
+                self.sink.current = number
+                self.chunk(var, base + Linear(number * lanes), bounds, lanes, None, block)
+
+        if groups > 2:
+            self.counted(
+                literal(0, "i64"), literal(groups, "i64"),
+                lambda index: group(
+                    self.term(index, (0, groups - 1)).scale(step) + Linear(start), (start, start + groups * step - 1)
+                ),
+                frozenset(),
+            )  # fmt: skip
+        else:
+            for number in range(groups):
+                first = start + number * step
+                group(Linear(first), (first, first + step - 1))
+        place_of_rest = start + groups * step
+        number = 0
+        while place_of_rest < end:
+            width = min(lanes, end - place_of_rest)
+            self.sink.current = number % count
+            mask = None if width == lanes else lane_mask(0, width, lanes)
+            self.chunk(var, Linear(place_of_rest), (place_of_rest, place_of_rest + width - 1), lanes, mask, block)
+            place_of_rest += width
+            number += 1
+        self.sink = None
+        loaded = [
+            b.assign(f"load {vector_type(type_, lanes)}, ptr {name}, align 64", type_, lanes) for name in names
+        ]
+        while len(loaded) > 1:
+            pairs = [self.combine(block.combine, x, y, dtype) for x, y in zip(loaded[::2], loaded[1::2], strict=False)]
+            loaded = pairs + ([loaded[-1]] if len(loaded) % 2 else [])
+        total = self.across(block.combine, loaded[0], dtype)
+        self.bind(var, Linear(start), (start, start), lambda: self.add_to(block, total))
+
+    def add_to(self, block: Block, total: Value) -> None:
+        """Combines a value with the element that the block writes."""
+        outer_env = {it.var: self.env.get(it.var) for it in block.iters}
+        self.env.update({it.var: index for it in block.iters if (index := self.linear(it.binding)) is not None})
+        place = self.places[block.buffer]
+        offset = self.offset(place, block.indices)
+        assert block.combine is not None
+        old = self.read(place, offset, block.indices)
+        self.write(place, offset, block, self.combine(block.combine, old, total, place.buffer.dtype))
+        self.restore(outer_env)
 
     def vector_row(self, var: str, first: int, last: int, lanes: int, body: Stmt) -> None:
         def step(index: Value) -> None:
@@ -454,6 +540,9 @@ class Emitter:
         b = self.b
         place = self.places[block.buffer]
         dtype = place.buffer.dtype
+        if self.sink is not None and self.sink.block == block.name:
+            self.accumulate(block, self.sink, dtype)
+            return
         offset = self.offset(place, block.indices)
         if block.combine is None:
             self.write(place, offset, block, self.value(block.value))
@@ -471,9 +560,30 @@ class Emitter:
                 return
         value = self.value(block.value)
         if spread and self.lanes is not None:
-            value = self.across(block, value, dtype)
+            value = self.b.splat(value, self.lanes.count)
+            if self.lanes.mask is not None:
+                value = self.b.select(self.lanes.mask, value, literal(neutral_value(block.combine, dtype), value.type))
+            value = self.across(block.combine, value, dtype)
         old = self.read(place, offset, block.indices)
         self.write(place, offset, block, self.combine(block.combine, old, value, dtype))
+
+    def accumulate(self, block: Block, sink: Sink, dtype: DType) -> None:
+        """Combines a vector with the accumulator whose turn it is; lanes that are masked out change nothing."""
+        assert self.lanes is not None and block.combine is not None
+        b, lanes = self.b, self.lanes
+        pointer = sink.accumulators[sink.current]
+        type_ = vector_type(sink.type, lanes.count)
+        old = b.assign(f"load {type_}, ptr {pointer}, align 64", sink.type, lanes.count)
+        product = self.product(block.value) if block.combine == "sum" and dtype in FLOATS else None
+        if product is not None and lanes.mask is None:
+            new = b.intrinsic("fma", *product, old)
+        else:
+            value = b.binary("fmul", *product) if product is not None else self.value(block.value)
+            value = b.splat(value, lanes.count)
+            if lanes.mask is not None:
+                value = b.select(lanes.mask, value, literal(neutral_value(block.combine, dtype), value.type))
+            new = self.combine(block.combine, old, value, dtype)
+        b.emit(f"store {type_} {new}, ptr {pointer}, align 64")
 
     def product(self, value: Expr) -> tuple[Value, Value] | None:
         """The factors where the value is a product of floats; a conversion around it or in it is seen through."""
@@ -489,34 +599,26 @@ class Emitter:
         fn = {"sum": "add", "prod": "mul"}.get(how, how)
         return elementwise(self.b, self.library, fn, (a, c), dtype, dtype)
 
-    def across(self, block: Block, value: Value, dtype: DType) -> Value:
-        """All lanes of a value combined into one, those that are masked out left out."""
-        b, lanes = self.b, self.lanes
-        assert lanes is not None and block.combine is not None
-        how = block.combine
-        value = b.splat(value, lanes.count)
-        if lanes.mask is not None:
-            neutral = literal(neutral_value(how, dtype), value.type)
-            value = b.select(lanes.mask, value, neutral)
-        count = lanes.count
-        while count > 1:  # halves on halves: a tree, the same on every machine
-            half = (count + 1) // 2
+    def across(self, how: str, value: Value, dtype: DType) -> Value:
+        """All lanes of a vector combined into one: halves with halves, the same tree on every machine."""
+        b = self.b
+        while value.lanes > 1:
+            count, half = value.lanes, value.lanes // 2
             type_ = vector_type(value.type, count)
-            low = ", ".join(f"i32 {i}" for i in range(half))
-            high = ", ".join(f"i32 {i + half}" if i + half < count else "i32 0" for i in range(half))
             if count % 2:
-                raise CodegenError("a reduction over an odd number of lanes", where=block.name)
+                raise CodegenError("a reduction over an odd number of lanes", where="codegen.llvm")
             if half == 1:
-                first, second = (
-                    b.assign(f"extractelement {type_} {value}, i64 {lane}", value.type) for lane in (0, 1)
-                )
+                first, second = (b.assign(f"extractelement {type_} {value}, i64 {i}", value.type) for i in (0, 1))
                 return self.combine(how, first, second, dtype)
-            first = b.assign(f"shufflevector {type_} {value}, {type_} poison, <{half} x i32> <{low}>", value.type, half)
-            second = b.assign(
-                f"shufflevector {type_} {value}, {type_} poison, <{half} x i32> <{high}>", value.type, half
-            )
+            first, second = (
+                b.assign(
+                    f"shufflevector {type_} {value}, {type_} poison, <{half} x i32> "
+                    f"<{', '.join(f'i32 {i + start}' for i in range(half))}>",
+                    value.type, half,
+                )
+                for start in (0, half)
+            )  # fmt: skip
             value = self.combine(how, first, second, dtype)
-            count = half
         return value
 
     # ------------------------------------------------------------------ indices

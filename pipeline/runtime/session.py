@@ -84,7 +84,8 @@ class _Reborn:
 class Session:
     """A model that is ready to run; any number of Python threads may call it.
 
-    threads   how many threads work on one run; all that the model was made for when None
+    threads   how many threads work on one run; when None, as many as the model was made for, but no more than this
+              process may use cores: threads that wait for each other must not share one
     pin       pin each of them, the caller included, to a core of its own
     spin_us   how long idle workers spin before they park: longer answers faster, shorter leaves the cores to others
     verify    check the hash of the weights too
@@ -118,7 +119,7 @@ class Session:
         self._bind = _BIND(self._code.address("muschedule_bind"))
         self._main = self._code.address("muschedule_main")
         self._direct = _JOB(self._main)
-        self._threads = artifact.threads if threads is None else threads
+        self._threads = min(artifact.threads, _cores_here()) if threads is None else threads
         self._pin, self._spin_us = pin, spin_us
         self._inputs = tuple((i, p.name, p.shape, numpy_dtype(p.dtype)) for i, p in enumerate(artifact.inputs))
         first = len(self._inputs)
@@ -325,6 +326,10 @@ class Session:
             self._team.run(job, context.address)
         del held, outputs
         return times
+
+
+def _cores_here() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def load(path: Path | str, **options: Any) -> Session:

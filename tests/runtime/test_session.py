@@ -125,6 +125,16 @@ def test_more_threads_than_the_model_was_made_for_are_refused(chain_path: Path) 
             load(chain_path, threads=threads)
 
 
+def test_a_process_of_one_core_runs_on_one_thread(chain_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    with load(chain_path) as session:
+        assert session.threads == 1
+        given = feeds(100)
+        np.testing.assert_array_equal(session.run(["same_a"], given)[0], given["a"])
+    with load(chain_path, threads=2) as session:
+        assert session.threads == 2
+
+
 def test_threads_can_be_pinned(chain_path: Path) -> None:
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     with load(chain_path, pin=True) as session:
@@ -152,7 +162,7 @@ def test_a_profile_lists_every_call_and_adds_up_to_no_more_than_the_total(chain_
 
 
 def test_a_chrome_trace_has_a_bar_for_each_call_of_each_thread(chain_path: Path, tmp_path: Path) -> None:
-    with load(chain_path) as session:
+    with load(chain_path, threads=2) as session:
         session.chrome_trace(tmp_path / "trace.json", feeds(100))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     bars = [event for event in events if event["ph"] == "X"]

@@ -60,8 +60,9 @@ class Size:
 class Op:
     """A scalar function: every name of `graph.ELEMENTWISE`, and on indices also `floordiv` and `mod` (floored).
 
-    "guard" has operands (condition, value, otherwise) and does not evaluate `value` where the condition is false, so
-    that a load in it may be out of bounds there. "cast" converts to `dtype`.
+    "guard" has operands (condition, value, otherwise) and evaluates only one of the two: `value` where the condition
+    holds, `otherwise` where it does not. A load in the other may be out of bounds. "and", "or" and "where" evaluate all
+    their operands. "cast" converts to `dtype`.
     """
 
     fn: str

@@ -47,6 +47,10 @@ class Loop:
     """Runs its body over the product of its axes, the last one fastest.
 
     Several axes are a fused loop: the variables stay, so that indices below stay affine.
+
+    The iterations of parallel, blockIdx and threadIdx loops may run at the same time: none may touch an element that
+    another writes. Threads meet between nests: what one nest of threadIdx loops wrote into shared memory, the next may
+    read in any thread.
     """
 
     axes: tuple[Axis, ...]
@@ -72,7 +76,12 @@ class Iter:
 class Block:
     """A unit of computation: buffer[indices] = value, or = combine(buffer[indices], value) where `combine` is set.
 
-    where    further conditions (bool expressions over the loops around it) under which it runs
+    Bindings and conditions are over the variables of the loops around it, indices and value over its own iteration
+    variables; the two have no names in common. A block without a point does nothing: a reduction over nothing leaves
+    its elements as they are, so that whoever makes one stores the initial value in a block of its own.
+
+    where    further conditions under which it runs, in order: one is not evaluated where an earlier one, or the
+             iteration domain, says no
     init     with `combine`: the value that the element has before the first combination; None: it is there already
              (a block that was decomposed)
     """
@@ -96,7 +105,11 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """A buffer of scope shared, local or fragment that lives while its body runs; each thread has its own."""
+    """A buffer of scope shared, local or fragment that lives while its body runs; nothing is in it at first.
+
+    It is inside the parallel loop or the grid of its region, so that each core has its own. Of scope local, each thread
+    of the threadIdx loops in its body has its own too.
+    """
 
     buffer: Buffer
     body: Stmt

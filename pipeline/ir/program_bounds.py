@@ -9,7 +9,7 @@ from typing import assert_never
 
 import numpy as np
 
-from pipeline.errors import CheckError
+from pipeline.errors import CheckError, listed
 from pipeline.ir.evaluate_scalar import apply_scalar
 from pipeline.ir.expr import Affine, Const, Expr, Load, Op, Size, Var, affine, loads, substitute
 from pipeline.ir.graph_types import numpy_dtype
@@ -48,16 +48,29 @@ class Access:
 
 
 def check_bounds(program: Program) -> None:
-    """CheckError for an access that is out of bounds at some executed point, or cannot be shown not to be: an index
-    read from a buffer and not clipped, or a nest of more than `POINTS` points whose intervals do not tell."""
+    """CheckError for an access that is out of bounds at some executed point, or cannot be shown not to be.
+
+    Not shown are an index that is read from an input or a constant and not clipped, and a nest of more than `POINTS`
+    points where intervals do not tell.
+
+    An index that the program has computed itself into a buffer is trusted: only running it tells.
+    """
+    given = frozenset(buffer.name for buffer in program.buffers if buffer.role in ("input", "constant"))
     shapes = {b.name: tuple(extent.value for extent in b.shape) for b in program.all_buffers()}
     for block, around, _ in placed_blocks(program):
         axes = tuple(axis for stmt in around if isinstance(stmt, Loop) for axis in stmt.axes)
         if any(axis.extent.value <= 0 for axis in axes):
             continue
         for access in accesses(block):
-            if not _shown(access, shapes[access.buffer], axes):
+            if _shown(access, shapes[access.buffer], axes):
+                continue
+            sources = {load.buffer for index in access.indices for load in loads(index)}
+            if not sources:
                 _try_points(block, access, shapes[access.buffer], axes)
+            elif sources & given:
+                text = f"{access.buffer}[{', '.join(expr_text(index) for index in access.indices)}]"
+                raise CheckError(f"{text} cannot be shown to be in bounds", where=f"block {block.name}",
+                                 why=f"An index is read from {listed(sources & given)}", todo="Clip it")  # fmt: skip
 
 
 def accesses(block: Block) -> Iterator[Access]:
@@ -207,9 +220,6 @@ def interval(expr: Expr, facts: Facts) -> Interval:
 def _try_points(block: Block, access: Access, shape: tuple[int, ...], axes: tuple[Axis, ...]) -> None:
     text = f"{access.buffer}[{', '.join(expr_text(index) for index in access.indices)}]"
     where = f"block {block.name}"
-    if any(loads(expr) for expr in access.indices):
-        raise CheckError(f"{text} cannot be shown to be in bounds", where=where, why="An index is read from a buffer",
-                         todo="Clip it")  # fmt: skip
     total = math.prod(axis.extent.value for axis in axes)
     if total > POINTS:
         raise CheckError(f"{text} cannot be shown to be in bounds", where=where,

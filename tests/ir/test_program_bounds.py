@@ -75,7 +75,7 @@ OUT_OF_BOUNDS = {
     "an_index_in_an_index": (("i in serial(9)", "spatial v in range(9) = i", "y[0] = x[max(min(p[v], 7), 0)]"),
                              "p[i] is out of bounds at i=8"),
     "a_gather_that_is_not_clipped": (("i in serial(8)", "spatial v in range(8) = i", "y[v] = x[min(p[v], 7)]"),
-                                     "x[min(p[i]:int64, 7)] cannot be shown to be in bounds. An index is read from a"),
+                                     "x[min(p[i]:int64, 7)] cannot be shown to be in bounds. An index is read from p."),
     "a_condition_that_reads": (("i in serial(9)", "spatial v in range(9) = i", "where p[i] > 0", "y[v] = 1.0:float32"),
                                "p[i] is out of bounds at i=8"),
 }  # fmt: skip
@@ -88,6 +88,26 @@ def test_it_refuses(name: str) -> None:
         check_bounds(block(*lines))
     assert message in str(caught.value)
     assert caught.value.where == "block b"
+
+
+def test_an_index_that_the_program_has_computed_itself_is_trusted() -> None:
+    check_bounds(
+        from_text("""\
+program p():
+    input x: float32[8]
+    intermediate q: int64[8]
+    output y: float32[8]
+    body:
+        for i in serial(8):
+            block place:
+                spatial v in range(8) = i
+                q[v] = v
+        for j in serial(8):
+            block take:
+                spatial v in range(8) = j
+                y[v] = x[q[v]]
+""")
+    )
 
 
 def test_a_nest_that_is_too_large_to_try_is_not_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
-from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, team_ir
+from pipeline.codegen.llvm.team import own_cores, team_ir, BARRIER_BYTES, LINE, Team
 from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.target import Target
@@ -64,7 +64,7 @@ class Bench:
         if threads not in self.teams:
             for other in self.teams.values():  # their idle threads would still spin for a while
                 other.close()
-            self.teams = {threads: Team(threads, self.team_code)}
+            self.teams = {threads: Team(threads, self.team_code, cores=own_cores(threads))}
         return self.teams[threads]
 
     def use(self, files: ReferenceFiles) -> Reference:

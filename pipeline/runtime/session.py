@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.codegen.llvm.compile import LoadedObject
 from pipeline.codegen.llvm.link import aligned_zeros
-from pipeline.codegen.llvm.team import Team
+from pipeline.codegen.llvm.team import Team, own_cores
 from pipeline.codegen.module import Port
 from pipeline.errors import UserError, listed
 from pipeline.ir.graph import Shape
@@ -238,7 +238,7 @@ class Session:
         self.close()
 
     def _new_team(self) -> Team | None:
-        cores = self._cores() if self._pin else None
+        cores = own_cores(self._threads) if self._pin else None
         return Team(self._threads, self._code, cores=cores, spin_us=self._spin_us) if self._threads > 1 else None
 
     def _after_fork(self) -> None:
@@ -247,13 +247,6 @@ class Session:
             self._team = _Reborn(self)
         self._contexts = queue.SimpleQueue()
         self._contexts.put(_Context(self._artifact, self._bind))
-
-    def _cores(self) -> list[int] | None:
-        """The cores of this process, one for each thread; None (no pinning) when there are too few of them."""
-        if not hasattr(os, "sched_getaffinity"):
-            return None
-        cores = sorted(os.sched_getaffinity(0))
-        return cores[: self._threads] if len(cores) >= self._threads else None
 
     def _fill(
         self, pointers: Any, feeds: Mapping[str, np.ndarray[Any, Any]]

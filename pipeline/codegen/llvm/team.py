@@ -20,9 +20,20 @@ import numpy as np
 from pipeline.codegen.llvm.team_ir import BARRIER_BYTES, LINE, TEAM_BYTES, team_ir
 from pipeline.errors import PipelineError
 
-__all__ = ["BARRIER_BYTES", "LINE", "TEAM_BYTES", "Symbols", "Team", "team_ir"]
+__all__ = ["BARRIER_BYTES", "LINE", "TEAM_BYTES", "Symbols", "Team", "own_cores", "team_ir"]
 
 _EXIT_SECONDS = 10.0
+
+
+def own_cores(threads: int) -> list[int] | None:
+    """A core of this process for each thread; None (no pinning) where there are too few, or the system does not say.
+
+    Threads that wait for each other must not share a core: each hand-over would cost a time slice.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[:threads] if len(cores) >= threads else None
 
 
 class Symbols(Protocol):

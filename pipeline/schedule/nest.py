@@ -156,6 +156,13 @@ def find_buffer(program: Program, name: str) -> Buffer | None:
     return None
 
 
+def no_room(loop: Loop) -> str | None:
+    """Why no loops can be put into a loop."""
+    if loop.kind != "vectorized":
+        return None
+    return f"loop {loop.axes[0].var} is vectorized, and nothing but lanes fits in it: choose a loop around it"
+
+
 def no_buffer(program: Program, name: str) -> str | None:
     """Why there is no buffer of that name."""
     if find_buffer(program, name) is not None:

@@ -6,9 +6,21 @@ from dataclasses import dataclass
 
 from pipeline.ir.expr import Affine, Expr, Op, affine, from_affine, less, size
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Iter, Program
-from pipeline.ir.region import at_least, interval
-from pipeline.schedule.nest import Place, all_blocks, find_buffer, loads_of, over_loops, reads, writers
+from pipeline.ir.program import Block, Buffer, Iter, Loop, Program
+from pipeline.ir.region import at_least, dense, interval
+from pipeline.schedule.nest import (
+    Place,
+    all_blocks,
+    axes_of,
+    block_at,
+    extents,
+    find_buffer,
+    loads_of,
+    over_loops,
+    reads,
+    writers,
+)
+from pipeline.schedule.rewrite import clipping, stored_iters, whole_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +121,39 @@ def private(program: Program, block: Block, buffer: str) -> str | None:
     return None
 
 
+
+
+def gaps(program: Program, block: Block, loop: Loop) -> str | None:
+    """Why the elements that a block stores in one iteration of a loop are not a box, each point of it once."""
+    _, place = block_at(program, block.name)
+    inside = extents(axes_of(place.inside(loop)))
+    taken: set[str] = set()
+    for it in stored_iters(block):
+        form = affine(it.binding)
+        if form is None or interval(form, inside) is None:
+            return f"the binding of {it.var} is not affine with known signs, so that its extent is not known"
+        if not dense(form, inside):
+            return f"one iteration of loop {loop.axes[0].var} leaves gaps along {it.var}: reorder first"
+        mine = {name for name, _ in form.terms} & set(inside)
+        if mine & taken:
+            return f"loop {min(mine & taken)} moves along two dimensions of {block.buffer}"
+        taken |= mine
+    return None
+
+
+def full(program: Program, buffer: Buffer) -> bool:
+    """Whether every element of a buffer is certainly written before it is read."""
+    if buffer.role in ("input", "constant"):
+        return True
+    return any(
+        whole_store(writer, buffer.shape) is None and not writer.where and not clipping(writer, extents(place.axes))
+        for writer, place in writers(program, buffer.name)
+    )
+
+
+def nearby(program: Program, place: Place, buffer: str) -> str | None:
+    """The name of a block in the same region that writes a buffer."""
+    for writer, where in writers(program, buffer):
+        if (where.prologue, where.region) == (place.prologue, place.region):
+            return writer.name
+    return None

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from pipeline.ir.expr import Const, Expr, Load, Op, Var, dtype_of, map_children, simplify, substitute, variables
+from pipeline.ir.expr import Const, Expr, Load, Op, Var, affine, dtype_of, map_children, simplify, substitute, variables
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Axis, Block, Combine, Iter, Loop, Stmt, map_block_exprs
+from pipeline.ir.program import Axis, Block, Combine, Derived, Iter, Loop, Stmt, map_block_exprs
+from pipeline.ir.region import at_least, interval
 from pipeline.ir.scalar_limits import largest, smallest
 from pipeline.schedule.nest import nest, over_loops
 
@@ -128,6 +129,21 @@ def stored_iters(block: Block) -> tuple[Iter, ...]:
     if sorted(order) == sorted(found):
         return tuple(found[name] for name in order)
     return tuple(found.values())
+
+
+def clips(it: Iter, ranges: Mapping[str, Poly], derived: Iterable[Derived] = ()) -> bool:
+    """Whether an iteration may leave out some of the points of the loops, with extents `ranges`."""
+    form = affine(it.binding)
+    found = None if form is None else interval(form, ranges)
+    if found is None or found[0].terms or not at_least(found[0].constant, Poly.of(0)):
+        return True
+    return not at_least(it.extent, found[0].constant + found[1], derived)
+
+
+def clipping(block: Block, ranges: Mapping[str, Poly]) -> tuple[Iter, ...]:
+    """The spatial iterations, other than those that say where the block stores, that may leave out points."""
+    stored = {it.var for it in stored_iters(block)}
+    return tuple(it for it in block.iters if it.kind == "spatial" and it.var not in stored and clips(it, ranges))
 
 
 def plain_store(block: Block) -> tuple[Iter | None, ...] | None:

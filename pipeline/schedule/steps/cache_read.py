@@ -18,10 +18,12 @@ from pipeline.schedule.nest import (
     loop_at,
     nest,
     no_loop_around,
+    no_room,
     put,
     statement_of,
     swapped_in,
 )
+from pipeline.schedule.reading import full, nearby
 from pipeline.schedule.rewrite import over_iters
 from pipeline.schedule.window import from_window, shifted, window
 
@@ -56,8 +58,10 @@ class CacheRead:
             return reason
         if self.scope not in ("local", "shared"):
             return f"a read cache is local or shared, not {self.scope}"
-        block, _ = block_at(program, self.block)
+        block, place = block_at(program, self.block)
         loop, _ = loop_at(program, self.at)
+        if (reason := no_room(loop)) is not None:
+            return reason
         if not any(load.buffer == self.buffer for load in loads_of(block)):
             return f"block {self.block} does not read {self.buffer}"
         for other in blocks_in(statement_of(loop.body, self.block)):
@@ -65,6 +69,10 @@ class CacheRead:
                 return f"block {other.name} writes {self.buffer} in the same statement"
         source = find_buffer(program, self.buffer)
         assert source is not None
+        if source.scope == "global" and (writer := nearby(program, place, self.buffer)) is not None:
+            return f"block {writer} writes {self.buffer} in the same region, perhaps not yet all of the box"
+        if not full(program, source):
+            return f"some elements of {self.buffer} may never be written, so that they cannot be copied"
         names = [f"{self._name}_{dim}" for dim in range(len(source.shape))]
         return clash(program, variables=names, blocks=[self._name], buffers=[self._name])
 

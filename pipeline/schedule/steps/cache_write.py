@@ -19,12 +19,15 @@ from pipeline.schedule.nest import (
     loop_at,
     nest,
     no_loop_around,
+    no_room,
     put,
     reads,
     statement_of,
     swapped_in,
 )
+from pipeline.schedule.reading import gaps
 from pipeline.schedule.rewrite import (
+    clipping,
     constant_store,
     constant_store_names,
     neutral,
@@ -87,9 +90,16 @@ class CacheWrite:
             form = affine(it.binding)
             if it.kind == "spatial" and (form is None or interval(form, ranges) is None):
                 return f"the binding of {it.var} is not affine with known signs, so that its extent is not known"
+        if (reason := gaps(program, block, loop)) is not None:
+            return reason
         for condition in block.where:
             if found := sorted(variables(condition) & spatial & set(ranges)):
                 return f"a condition of block {self.block} is on loop {found[0]}: split it into factors that divide"
+        for it in clipping(block, extents(place.axes)):
+            if variables(it.binding) & set(ranges):
+                return f"iteration {it.var} of block {self.block} leaves out points: cache before the loop is split"
+        if (reason := no_room(loop)) is not None:
+            return reason
         child = statement_of(loop.body, self.block)
         for other in blocks_in(child):
             if other is not block and block.buffer in {other.buffer, *reads(other)}:
@@ -137,6 +147,7 @@ class CacheWrite:
         outside = set(extents(place.axes)) - set(ranges)
         where = tuple(condition for condition in block.where if variables(condition) <= outside)
         combine = block.combine if partial else None
+        iters.extend(clipping(block, extents(place.axes)))
         back = Block(f"{self.block}_write", tuple(iters), block.buffer, block.indices, Const(0), combine, where=where)
         back, at = over_iters(back, [Var(axis.var) for axis in axes], extents(axes))
         back = replace(back, value=Load(local.name, at, local.dtype))

@@ -21,6 +21,7 @@ from pipeline.schedule.nest import (
     nest,
     no_block,
     no_loop,
+    no_room,
     put,
     readers,
     reads,
@@ -68,6 +69,8 @@ class ComputeAt:
             return reason
         block, place = block_at(program, self.block)
         loop, there = loop_at(program, self.loop)
+        if (reason := no_room(loop)) is not None:
+            return reason
         if self.scope not in ("global", "shared", "local"):
             return f"the buffer becomes global, shared or local, not {self.scope}"
         if (reason := movable(program, block, place)) is not None:

@@ -23,13 +23,15 @@ from pipeline.schedule.nest import (
     nest,
     no_block,
     no_loop_around,
+    no_room,
     over_loops,
     put,
     statement_of,
     swapped_in,
     writers,
 )
-from pipeline.schedule.rewrite import constant, over_iters
+from pipeline.schedule.reading import full, nearby
+from pipeline.schedule.rewrite import clipping, constant, over_iters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Pack:
             return reason
         if self.at is not None and (reason := no_loop_around(program, self.block, self.at)) is not None:
             return reason
+        if self.at is not None and (reason := no_room(loop_at(program, self.at)[0])) is not None:
+            return reason
         block, place = block_at(program, self.block)
         operand = _operand(block, self.buffer)
         if isinstance(operand, str):
@@ -92,8 +96,15 @@ class Pack:
             if any(writer is found for found in blocks_in(scope)):
                 return f"block {writer.name} writes {self.buffer} inside the same nest"
         buffer = find_buffer(program, self.buffer)
-        if self.at is None and (buffer is None or buffer.scope != "global"):
-            return f"{self.buffer} lives inside a loop only: give that loop as `at`"
+        assert buffer is not None
+        partly = bool(block.where or clipping(block, around))
+        if partly and buffer.scope == "global" and (near := nearby(program, place, self.buffer)) is not None:
+            return f"block {near} writes {self.buffer} in the same region, and a condition leaves out part of what is read"
+        if buffer.scope != "global":
+            if self.at is None:
+                return f"{self.buffer} lives inside a loop only: give that loop as `at`"
+            if not full(program, buffer):
+                return f"some elements of {self.buffer} may never be written, so that they cannot be copied"
         names = [f"{self.name}_{var}" for var in self.order]
         return clash(program, variables=names, blocks=[self.name], buffers=[self.name])
 

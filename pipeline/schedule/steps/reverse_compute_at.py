@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pipeline.ir.expr import Affine, Var, from_affine, variables
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Loop, Program
-from pipeline.ir.region import dense, interval
+from pipeline.ir.region import interval
 from pipeline.schedule.nest import (
     affine_over_loops,
     axes_of,
@@ -20,13 +20,14 @@ from pipeline.schedule.nest import (
     nest,
     no_block,
     no_loop,
+    no_room,
     put,
     reads,
     statement_of,
     writers,
 )
-from pipeline.schedule.reading import At, element_of, elementwise, hoistable
-from pipeline.schedule.rewrite import loop_variables, reduce_variables, stored_iters, whole_store
+from pipeline.schedule.reading import At, element_of, elementwise, gaps, hoistable
+from pipeline.schedule.rewrite import clipping, loop_variables, reduce_variables, stored_iters, whole_store
 from pipeline.schedule.steps.compute_at import races
 
 
@@ -56,7 +57,7 @@ class ReverseComputeAt:
             return reason
         block, place = block_at(program, self.block)
         loop, there = loop_at(program, self.loop)
-        if (reason := elementwise(block)) is not None:
+        if (reason := no_room(loop) or elementwise(block)) is not None:
             return reason
         if place.region == there.region and place.prologue == there.prologue:
             return f"block {self.block} is in the region of loop {self.loop} already"
@@ -104,7 +105,7 @@ class ReverseComputeAt:
             else:
                 axes.append(Axis(name, it.extent))
                 iters.append(replace(it, binding=Var(name)))
-        moved = replace(block, iters=tuple(iters))
+        moved = replace(block, iters=tuple(iters), where=producer.where)
         after = nest([Loop((axis,), moved) for axis in axes], moved)
         child = statement_of(loop.body, producer.name)
         body = beside(loop.body, child, after=(after,))
@@ -142,16 +143,9 @@ def complete_box(program: Program, producer: Block, loop: Loop) -> str | None:
             return f"block {writer.name} is not complete in one iteration: it reduces over {min(reduced)}"
         if writer.combine is not None and outer - loop_variables(writer, [it.binding for it in writer.iters]):
             return f"block {writer.name} runs again in loops that it does not iterate over"
+    if found := clipping(producer, extents(place.axes)):
+        return f"iteration {found[0].var} of block {producer.name} leaves out points: move blocks before it is split"
     for condition in producer.where:
         if variables(condition) & set(inside):
             return f"a condition of block {producer.name} leaves out part of what an iteration produces"
-    taken: set[str] = set()
-    for index in producer.indices:
-        form = affine_over_loops(producer, index)
-        if form is None or interval(form, inside) is None or not dense(form, inside):
-            return f"one iteration of loop {loop.axes[0].var} does not produce a whole box of {buffer.name}"
-        mine = {name for name, _ in form.terms} & set(inside)
-        if mine & taken:
-            return f"loop {min(mine & taken)} moves along two dimensions of {buffer.name}"
-        taken |= mine
-    return None
+    return gaps(program, producer, loop)

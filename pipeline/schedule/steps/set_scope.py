@@ -70,6 +70,8 @@ class SetScope:
                 return f"block {block.name} uses {self.buffer} outside loop {self.at}"
         writing = [block for block in inside if block.buffer == self.buffer]
         for block in writing:
+            if block.where:
+                return f"block {block.name} has a condition: choose the scope before it is split"
             if (reason := complete_box(program, block, loop)) is not None:
                 return reason
         stored = self._spans(program, loop, reading=False)

@@ -101,7 +101,7 @@ def _contract(
     kind = accumulator(type_.dtype)
     # Bounds need few digits: float32 halves the cost, except for programs in float64.
     work = np.dtype(np.float64 if type_.dtype == "float64" else np.float32)
-    sizes = [np.abs(value.astype(work)) for value in values]
+    sizes = [np.abs(value.astype(work, copy=False)) for value in values]
     size = _products(op, sizes[0], sizes[1])
     terms = math.prod(op.reduced)
     error = sum_factor(terms) * kind.unit * size + terms * kind.subnormal

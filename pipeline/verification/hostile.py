@@ -5,11 +5,12 @@ Integer inputs that choose elements of a tensor (token ids) are drawn from its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from pipeline.errors import UserError, listed
 from pipeline.ir import graph as g
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_types import FLOATS, numpy_dtype
@@ -23,11 +24,19 @@ def random_feeds(graph: Graph, rng: np.random.Generator) -> Feeds:
     return _feeds(graph, rng, lambda r, shape: r.standard_normal(shape))
 
 
-def hostile_feeds(graph: Graph, rng: np.random.Generator) -> Iterator[tuple[str, Feeds]]:
-    """One set of feeds for each kind of trouble, with its name; nothing if the graph has no floating input."""
+def hostile_feeds(
+    graph: Graph, rng: np.random.Generator, kinds: Sequence[str] | None = None
+) -> Iterator[tuple[str, Feeds]]:
+    """One set of feeds for each kind of trouble, with its name; nothing if the graph has no floating input.
+
+    kinds  some of `HOSTILE_KINDS`; None is all
+    """
+    unknown = set(kinds or ()) - set(_KINDS)
+    if unknown:
+        raise UserError("no such kind of hostile feeds", where=listed(unknown), todo=f"The kinds are {listed(_KINDS)}")
     if any(node.type.dtype in FLOATS for _, node in _inputs(graph)):
-        for name, draw in _KINDS.items():
-            yield name, _feeds(graph, rng, draw)
+        for name in _KINDS if kinds is None else kinds:
+            yield name, _feeds(graph, rng, _KINDS[name])
 
 
 def index_limits(graph: Graph) -> dict[str, int]:
@@ -119,3 +128,4 @@ _KINDS: dict[str, _Draw] = {
     "ties": lambda rng, shape: rng.integers(-2, 3, shape).astype(np.float64),
     "wide range": lambda rng, shape: rng.standard_normal(shape) * 10.0 ** rng.integers(-6, 7, shape),
 }
+HOSTILE_KINDS = tuple(_KINDS)

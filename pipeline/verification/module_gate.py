@@ -55,17 +55,18 @@ class Report:
 Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 
 
-def verify_module(graph: Graph, run: Run, *, seed: int = 0, rounds: int = 2, hostile: bool = True) -> Report:
+def verify_module(
+    graph: Graph, run: Run, *, seed: int = 0, rounds: int = 2, hostile: Sequence[str] | None = None
+) -> Report:
     """Runs the module and judges all its outputs.
 
     run      takes feeds by name and gives the outputs in the graph's order
     rounds   sets of random feeds
-    hostile  also feed what careless programs get wrong
+    hostile  which of `HOSTILE_KINDS` to feed too, what careless programs get wrong; None is all of them, () is none
     """
     rng = np.random.default_rng(seed)
     sets: list[tuple[str, Feeds]] = [(f"random {i}", random_feeds(graph, rng)) for i in range(rounds)]
-    if hostile:
-        sets += hostile_feeds(graph, rng)
+    sets += hostile_feeds(graph, rng, hostile)
     cases = tuple(case for name, feeds in sets for case in judge(graph, run, name, feeds))
     # The error that is reported is that of ordinary feeds: an error of 1e20 at 1e30 says nothing to a reader.
     ordinary = [case for case in cases if case.feeds.startswith("random")] or list(cases)

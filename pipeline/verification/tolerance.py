@@ -50,7 +50,9 @@ def evaluate_with_bound(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, R
             case g.Constant(key):
                 values[number], errors[number] = graph.constants[key], None
             case op:
-                operands = [_widened(graph, values, i) for i in node.inputs]
+                # A product widens its operands itself, and its bound wants large float32 weights as they are.
+                narrow = isinstance(op, g.Contract) and node.type.dtype != "float64"
+                operands = [values[i] if narrow else _widened(graph, values, i) for i in node.inputs]
                 type_ = replace(node.type, dtype="float64") if wide else node.type
                 with np.errstate(all="ignore"):
                     result = evaluate_node(op, operands, type_)

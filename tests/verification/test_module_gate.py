@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.frontend.workloads.bert import Bert
 from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Graph
@@ -60,7 +61,7 @@ def test_a_module_that_is_wrong_only_on_hostile_feeds_is_refused() -> None:
     report = verify_module(graph, careless)
     assert not report.verified
     assert {case.feeds.split()[0] for case in report.failures}.isdisjoint({"random"})
-    assert verify_module(graph, careless, hostile=False).verified
+    assert verify_module(graph, careless, hostile=()).verified
 
 
 def test_a_module_that_loses_a_nan_is_refused() -> None:
@@ -117,6 +118,14 @@ def test_ids_are_drawn_from_the_table_that_they_index() -> None:
     assert drawn.max() == 10
     bert = Bert(layers=1, hidden=8, heads=2, intermediate=8, vocabulary=50, sequence=4).build(0)
     assert index_limits(bert) == {"input_ids": 50, "token_type_ids": 2}
+
+
+def test_kinds_of_hostile_feeds_are_chosen_by_name() -> None:
+    graph = softmax_graph()
+    report = verify_module(graph, honest(graph), rounds=1, hostile=("NaN", "large"))
+    assert [case.feeds for case in report.cases] == ["random 0", "NaN", "large"]
+    with pytest.raises(UserError, match=r"no such kind.*NaN, infinities, large"):
+        verify_module(graph, honest(graph), hostile=("nan",))
 
 
 def test_a_graph_without_floating_inputs_has_no_hostile_feeds() -> None:

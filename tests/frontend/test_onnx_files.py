@@ -10,7 +10,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from pipeline.errors import ModelError
-from pipeline.frontend.onnx.model import OnnxModel
+from pipeline.frontend.onnx.load import parse
+from pipeline.frontend.onnx.model import OnnxModel, graph_of
 from tests.frontend.onnx.small_models import FLOAT, model_of, saved
 
 
@@ -62,6 +63,28 @@ def test_a_file_cut_at_any_byte_is_refused_or_complete(tmp_path: Path) -> None:
     for length in range(len(data)):
         path.write_bytes(data[:length])
         assert message(path)
+
+
+def test_a_flipped_bit_gives_a_graph_or_a_model_error() -> None:
+    """Never another exception: whatever a file holds is the file's fault."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1], strides=[2], kernel_shape=[3]),
+        helper.make_node("Unsqueeze", ["c", "axes"], ["u"]),
+        helper.make_node("ReduceMean", ["u"], ["m"], axes=[2], keepdims=0),
+        helper.make_node("Softmax", ["m"], ["y"], axis=-1),
+    ]
+    weights = {"w": np.ones((2, 2, 3), np.float32), "axes": np.array([0, 2])}
+    data = model_of(nodes, {"x": (FLOAT, ("n", 2, 8))}, ["y"], weights, opset=13).SerializeToString()
+    outcomes = {"a graph": 0, "refused": 0}
+    for bit in range(len(data) * 8):
+        broken = bytearray(data)
+        broken[bit // 8] ^= 1 << bit % 8
+        try:
+            graph_of(parse(bytes(broken), "flipped"), {"n": 1}, "flipped")
+            outcomes["a graph"] += 1
+        except ModelError:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 100
 
 
 def external(folder: Path) -> str:
@@ -173,6 +196,11 @@ def test_a_value_that_nothing_makes_is_named(tmp_path: Path) -> None:
 def test_an_axis_out_of_range_names_the_node(tmp_path: Path) -> None:
     model = model_of([helper.make_node("Softmax", ["x"], ["y"], name="s", axis=3)], {"x": (FLOAT, (4,))}, ["y"])
     assert "node s (Softmax): axis 3 is out of range" in message(saved(model, tmp_path))
+
+
+def test_two_outputs_of_one_name_are_refused(tmp_path: Path) -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, (4,))}, ["y", "y"])
+    assert "two outputs are called y" in message(saved(model, tmp_path))
 
 
 def test_initialisers_listed_as_inputs_are_constants(tmp_path: Path) -> None:

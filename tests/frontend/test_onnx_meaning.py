@@ -271,3 +271,27 @@ def test_an_output_may_be_an_input_or_a_weight() -> None:
     x = np.array([1, 2, 3], np.float32)
     first, second = results(model, {"x": x})
     assert np.array_equal(first, x) and np.array_equal(second, [1, 1])
+
+
+def test_a_split_into_a_sequence_is_followed_through_its_parts() -> None:
+    """As older exporters write x.chunk(2) and torch.stack."""
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", "size"], ["parts"], axis=2),
+        helper.make_node("SequenceAt", ["parts", "last"], ["b"]),
+        helper.make_node("SequenceErase", ["parts", "last"], ["rest"]),
+        helper.make_node("SequenceInsert", ["rest", "b", "first"], ["turned"]),
+        helper.make_node("ConcatFromSequence", ["turned"], ["y"], axis=0, new_axis=1),
+    ]
+    weights = {"size": np.array(2), "last": np.array(-1), "first": np.array(0)}
+    (got,) = results(model_of(nodes, {"x": (FLOAT, X.shape)}, ["y"], weights), {"x": X})
+    assert np.array_equal(got, np.stack([X[:, :, 2:], X[:, :, :2]]))
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize(("heads", "shared"), [(4, 4), (4, 2), (4, 1)])
+def test_attention_written_out_agrees_with_its_definition(heads: int, shared: int, causal: int) -> None:
+    shapes = {"q": (2, heads, 5, 8), "k": (2, shared, 7, 8), "v": (2, shared, 7, 6)}
+    x = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    # a softcap of zero changes nothing, but takes the way by ONNX's own definition
+    plain, defined = one("Attention", x, 23, is_causal=causal), one("Attention", x, 23, is_causal=causal, softcap=0.0)
+    np.testing.assert_allclose(plain, defined, rtol=1e-5, atol=1e-6)

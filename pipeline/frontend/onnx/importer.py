@@ -22,6 +22,9 @@ Environment = MutableMapping[str, Value]
 Attributes = Mapping[str, AttributeProto]
 FunctionKey = tuple[str, str, str]
 
+# What an attribute of the wrong kind, count or size comes to: a file may hold anything.
+BROKEN = (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError, MemoryError)
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -67,12 +70,12 @@ class Importer:
                 try:
                     results = self.node(node, frame, where, read)
                 except CheckError as error:
-                    raise ModelError(
-                        "the operands do not fit",
-                        where=where,
-                        why=f"{error.where}: {error.why}",
-                        todo="Export it again",
-                    ) from error
+                    why = f"{error.where}: {error.why}"
+                    raise ModelError("the operands do not fit", where=where, why=why, todo="Export it again") from error
+                except BROKEN as error:
+                    why = f"{type(error).__name__}: {error}"
+                    todo = "onnx.checker tells whether the model is valid; if it is, report this"
+                    raise ModelError("the node cannot be imported", where=where, why=why, todo=todo) from error
             for name, result in zip(node.output, results, strict=False):
                 if name and result is not None:
                     frame.environment[name] = result

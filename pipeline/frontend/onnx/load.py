@@ -58,7 +58,21 @@ def parse(data: bytes, where: str) -> ModelProto:
     if not model.HasField("graph") or not model.opset_import:
         missing = "graph" if not model.HasField("graph") else "opset_import"
         raise ModelError("the file is truncated", where=where, why=f"it has no {missing}", todo=EXPORT_AGAIN)
+    check_names(model, where)
     return model
+
+
+def check_names(model: ModelProto, where: str) -> None:
+    """protobuf hands out bytes where a text is not UTF-8: a sign of damage."""
+    graph = model.graph
+    values = [*graph.input, *graph.output, *graph.initializer]
+    nodes = [*graph.node, *(node for function in model.functions for node in function.node)]
+    words = [value.name for value in values]
+    words += [word for node in nodes for word in (node.op_type, node.domain, node.name, *node.input, *node.output)]
+    words += [dim.dim_param for info in graph.input for dim in info.type.tensor_type.shape.dim]
+    broken = [word for word in words if isinstance(word, bytes)]
+    if broken:
+        raise ModelError("the file is damaged", where=where, why=f"{broken[0]!r} is not a name", todo=EXPORT_AGAIN)
 
 
 def load_external(model: ModelProto, path: Path) -> None:

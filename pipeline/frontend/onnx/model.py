@@ -16,6 +16,7 @@ from pipeline.frontend.onnx import (
     ops_elementwise,
     ops_generate,
     ops_index,
+    ops_legacy,
     ops_linear,
     ops_norm,
     ops_pool,
@@ -23,6 +24,7 @@ from pipeline.frontend.onnx import (
     ops_recurrent,
     ops_reduce,
     ops_resize,
+    ops_sample,
     ops_sequence,
     ops_shape,
 )
@@ -39,8 +41,9 @@ from pipeline.ir.graph_builder import GraphBuilder
 
 # importing a family is what puts its operators into the table
 FAMILIES = (
-    ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_linear,
-    ops_norm, ops_pool, ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_sequence, ops_shape,
+    ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_legacy,
+    ops_linear, ops_norm, ops_pool, ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_sample, ops_sequence,
+    ops_shape,
 )  # fmt: skip
 
 
@@ -68,35 +71,24 @@ class OnnxModel:
 def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where: str) -> Graph:
     """The graph of a model in memory, all of whose tensors are loaded."""
     opsets = {plain(entry.domain): entry.version for entry in model.opset_import}
-    if opsets.get("", 1) > newest():
-        raise ModelError(
-            f"opset {opsets['']} is not known",
-            where=where,
-            why=f"the installed onnx package knows operators up to opset {newest()}",
-            todo="Export the model for an older opset, or upgrade the onnx package",
-        )
     stored = {tensor.name for tensor in model.graph.initializer}
-    if model.graph.sparse_initializer:
-        raise ModelError("sparse tensors are not supported", where=where, todo="Export the model with dense tensors")
     given = [info for info in model.graph.input if info.name not in stored]
     outputs = [output.name for output in model.graph.output]
     functions = functions_of(model)
+    check_opset(opsets.get("", 1), where)
     inventory = Inventory(functions)
     inventory.scan(needed(model.graph.node, outputs)[0], opsets)
     inventory.refuse(where)
-    check_types([*given, *model.graph.output], where)
+    check_values(given, model.graph.output, where)
+    if model.graph.sparse_initializer:
+        raise ModelError("sparse tensors are not supported", where=where, todo="Export the model with dense tensors")
     bound = bind([declared(info) for info in given], shapes, where)
 
     builder = GraphBuilder()
-    environment: Environment = {
-        info.name: Tensor(
-            builder,
-            builder.input(
-                info.name, bound[info.name], dtype_of(info.type.tensor_type.elem_type, f"{where}: {info.name}")
-            ),
-        )
-        for info in given
-    }
+    environment: Environment = {}
+    for info in given:
+        dtype = dtype_of(info.type.tensor_type.elem_type, f"{where}: {info.name}")
+        environment[info.name] = Tensor(builder, builder.input(info.name, bound[info.name], dtype))
     importer = Importer(builder, where, functions, inventory.listing())
     results = importer.graph(model.graph, Frame(environment, opsets, {}, ""))
     named = []
@@ -107,9 +99,19 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     return builder.finish(named)
 
 
-def check_types(values: Sequence[ValueInfoProto], where: str) -> None:
-    """Inputs and outputs are tensors; no sequences, maps or optional values."""
-    for info in values:
+def check_opset(opset: int, where: str) -> None:
+    if opset > newest():
+        raise ModelError(
+            f"opset {opset} is not known",
+            where=where,
+            why=f"the installed onnx package knows operators up to opset {newest()}",
+            todo="Export the model for an older opset, or upgrade the onnx package",
+        )
+
+
+def check_values(inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto], where: str) -> None:
+    """Inputs and outputs are tensors (no sequences, maps or optional values), and each name stands once."""
+    for info in (*inputs, *outputs):
         kind = info.type.WhichOneof("value")
         if kind not in ("tensor_type", None):
             raise ModelError(
@@ -118,3 +120,8 @@ def check_types(values: Sequence[ValueInfoProto], where: str) -> None:
                 why="inputs and outputs are dense tensors here",
                 todo="Export the model with tensors only",
             )
+    for what, values in (("inputs", inputs), ("outputs", outputs)):
+        names = [info.name for info in values]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ModelError(f"two {what} are called {twice[0]}", where=where, todo="Export the model again")

@@ -7,12 +7,12 @@ from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.tensor import Tensor
 
 
-@operator("Relu", 6, 13, 14)
+@operator("Relu", 1, 6, 13, 14)
 def relu(call: Call) -> Tensor:
     return call.operand(0).fn("max", 0)
 
 
-@operator("LeakyRelu", 6, 16)
+@operator("LeakyRelu", 1, 6, 16)
 def leaky_relu(call: Call) -> Tensor:
     x = call.operand(0)
     return x.fn("lt", 0).where(x * call.number("alpha", 0.01), x)
@@ -30,13 +30,13 @@ def exponential_minus_one_below_zero(x: Tensor) -> Tensor:
     return x.fn("min", 0).fn("exp") - 1
 
 
-@operator("Elu", 6, 22)
+@operator("Elu", 1, 6, 22)
 def elu(call: Call) -> Tensor:
     x = call.operand(0)
     return x.fn("lt", 0).where(exponential_minus_one_below_zero(x) * call.number("alpha", 1.0), x)
 
 
-@operator("Selu", 6, 22)
+@operator("Selu", 1, 6, 22)
 def selu(call: Call) -> Tensor:
     x = call.operand(0)
     alpha, gamma = call.number("alpha", 1.67326319217681884765625), call.number("gamma", 1.05070102214813232421875)
@@ -55,7 +55,7 @@ def thresholded_relu(call: Call) -> Tensor:
     return x.fn("gt", call.number("alpha", 1.0)).where(x, x.like(0))
 
 
-@operator("HardSigmoid", 6, 22)
+@operator("HardSigmoid", 1, 6, 22)
 def hard_sigmoid(call: Call) -> Tensor:
     return clamped_line(call.operand(0), call.number("alpha", 0.2), call.number("beta", 0.5))
 

@@ -12,13 +12,13 @@ from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.tensor import Tensor, Value
 
 UNARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    ("Abs", "abs", (6, 13)), ("Neg", "neg", (6, 13)), ("Sign", "sign", (9, 13)), ("Exp", "exp", (6, 13)),
-    ("Log", "log", (6, 13)), ("Sqrt", "sqrt", (6, 13)), ("Reciprocal", "reciprocal", (6, 13)),
-    ("Tanh", "tanh", (6, 13)), ("Sigmoid", "sigmoid", (6, 13)), ("Erf", "erf", (9, 13)),
+    ("Abs", "abs", (1, 6, 13)), ("Neg", "neg", (1, 6, 13)), ("Sign", "sign", (9, 13)), ("Exp", "exp", (1, 6, 13)),
+    ("Log", "log", (1, 6, 13)), ("Sqrt", "sqrt", (1, 6, 13)), ("Reciprocal", "reciprocal", (1, 6, 13)),
+    ("Tanh", "tanh", (1, 6, 13)), ("Sigmoid", "sigmoid", (1, 6, 13)), ("Erf", "erf", (9, 13)),
     ("Sin", "sin", (7, 22)), ("Cos", "cos", (7, 22)), ("Tan", "tan", (7, 22)), ("Asin", "asin", (7, 22)),
     ("Acos", "acos", (7, 22)), ("Atan", "atan", (7, 22)), ("Sinh", "sinh", (9, 22)), ("Cosh", "cosh", (9, 22)),
     ("Asinh", "asinh", (9, 22)), ("Acosh", "acosh", (9, 22)), ("Atanh", "atanh", (9, 22)),
-    ("Floor", "floor", (6, 13)), ("Ceil", "ceil", (6, 13)), ("Round", "round", (11, 22)),
+    ("Floor", "floor", (1, 6, 13)), ("Ceil", "ceil", (1, 6, 13)), ("Round", "round", (11, 22)),
     ("IsNaN", "isnan", (9, 13, 20)), ("Not", "not", (1,)),
 )  # fmt: skip
 BINARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
@@ -30,7 +30,7 @@ BINARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 
 FOLDS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    ("Max", "max", (6, 8, 12, 13)), ("Min", "min", (6, 8, 12, 13)), ("Sum", "add", (6, 8, 13)),
+    ("Max", "max", (1, 6, 8, 12, 13)), ("Min", "min", (1, 6, 8, 12, 13)), ("Sum", "add", (1, 6, 8, 13)),
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ for _name, _fn, _since in FOLDS:
     operator(_name, *_since)(functools.partial(fold, _fn))
 
 
-@operator("Mean", 6, 8, 13)
+@operator("Mean", 1, 6, 8, 13)
 def mean(call: Call) -> Tensor:
     return fold("add", call) / float(len(call.given()))
 
@@ -81,7 +81,7 @@ def where(call: Call) -> Tensor:
     return call.operand(0).where(call.operand(1), call.operand(2))
 
 
-@operator("Clip", 6)
+@operator("Clip", 1, 6)
 def clip_by_attributes(call: Call) -> Tensor:
     x = call.operand(0)
     x = x.fn("max", call.get("min")) if "min" in call.attributes else x

@@ -98,7 +98,7 @@ def rms_normalization(call: Call) -> Tensor:
     return (wide * (mean_square + call.number("epsilon", 1e-5)).fn("rsqrt")).cast(x.dtype) * scale
 
 
-@operator("InstanceNormalization", 6, 22)
+@operator("InstanceNormalization", 1, 6, 22)
 def instance_normalization(call: Call) -> Tensor:
     x, scale, bias = call.operand(0), call.operand(1), call.operand(2)
     out = normalized(x, tuple(range(2, x.rank)), call.number("epsilon", 1e-5))

@@ -15,7 +15,11 @@ from pipeline.frontend.onnx.tensor import Tensor
 @operator("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
 def reshape(call: Call) -> Tensor:
     """0 copies the extent at that place (unless allowzero is set); one -1 takes what is left."""
-    x, shape = call.operand(0), call.integers(1, "extents")
+    return reshaped(call, call.integers(1, "extents"))
+
+
+def reshaped(call: Call, shape: list[int]) -> Tensor:
+    x = call.operand(0)
     if not call.get("allowzero", 0):
         for axis, extent in enumerate(shape):
             if extent == 0:
@@ -70,8 +74,11 @@ def squeeze(call: Call) -> Tensor:
 
 @operator("Unsqueeze", 1, 11, 13, 21, 23, 24, 25)
 def unsqueeze(call: Call) -> Tensor:
-    axes = axes_of(call, 1)
-    return call.operand(0).unsqueeze(*(axes or ()))
+    x, axes = call.operand(0), axes_of(call, 1) or []
+    placed = {call.dimension(axis, x.rank + len(axes)) for axis in axes}
+    if len(placed) < len(axes):
+        call.refuse(f"axes {axes} of Unsqueeze repeat")
+    return x.unsqueeze(*placed)
 
 
 @operator("Transpose", 1, 13, 21, 23, 24, 25)
@@ -80,10 +87,10 @@ def transpose(call: Call) -> Tensor:
     return x.transpose(call.get("perm", range(x.rank)[::-1]))
 
 
-@operator("Concat", 4, 11, 13)
+@operator("Concat", 1, 4, 11, 13)
 def concat(call: Call) -> Tensor:
     parts = call.given()
-    axis = call.dimension(int(call.need("axis")), parts[0].rank)
+    axis = call.dimension(int(call.get("axis", 1)), parts[0].rank)
     return join(parts, axis)
 
 

@@ -48,7 +48,7 @@ IN_BOUNDS = {
 
 
 @pytest.mark.parametrize("name", sorted(IN_BOUNDS))
-def test_it_accepts(name: str) -> None:
+def test_an_access_is_accepted_with(name: str) -> None:
     check_bounds(block(*IN_BOUNDS[name]))
 
 
@@ -82,7 +82,7 @@ OUT_OF_BOUNDS = {
 
 
 @pytest.mark.parametrize("name", sorted(OUT_OF_BOUNDS))
-def test_it_refuses(name: str) -> None:
+def test_an_access_is_refused_with(name: str) -> None:
     lines, message = OUT_OF_BOUNDS[name]
     with pytest.raises(CheckError) as caught:
         check_bounds(block(*lines))

@@ -284,9 +284,7 @@ def _unit_stride(access: Access, var: str) -> bool:
     return moving == [len(access.dims) - 1] and last is not None and last.coefficient(var) == Poly.of(1)
 
 
-def _collect(
-    stmt: Stmt, axes: tuple[tuple[Axis, str], ...], buffers: Mapping[str, Buffer], found: list[Leaf]
-) -> None:
+def _collect(stmt: Stmt, axes: tuple[tuple[Axis, str], ...], buffers: Mapping[str, Buffer], found: list[Leaf]) -> None:
     match stmt:
         case Seq(body):
             for child in body:

@@ -226,7 +226,11 @@ class Tuner:
         return self._references[task.key]
 
     def _take(
-        self, state: TaskState, candidates: Sequence[Candidate], built: Sequence[Built], results: Sequence[MeasureResult]
+        self,
+        state: TaskState,
+        candidates: Sequence[Candidate],
+        built: Sequence[Built],
+        results: Sequence[MeasureResult],
     ) -> None:
         """Records a batch in one transaction; keeps the fastest kernels."""
         records = []
@@ -255,9 +259,7 @@ class Tuner:
         if len(state.kernels) > KEPT:
             del state.kernels[max(state.kernels, key=lambda key: state.kernels[key][0])]
 
-    def _record(
-        self, state: TaskState, candidate: Candidate, result: MeasureResult, seconds: float | None
-    ) -> Record:
+    def _record(self, state: TaskState, candidate: Candidate, result: MeasureResult, seconds: float | None) -> Record:
         space = state.history.spaces[candidate.sketch]
         failure = result.failure
         return Record(

@@ -99,7 +99,9 @@ class _Grouping:
             self.absorb_producers(members, rows)
         chosen = set(members)
         best = sorted(members) if self.single_output(chosen) else [anchor]
-        if isinstance(node.op, Contract | Reduce | ReduceWindow | Elementwise | Gather | Slice | Transpose | Broadcast | Pad):
+        if isinstance(
+            node.op, Contract | Reduce | ReduceWindow | Elementwise | Gather | Slice | Transpose | Broadcast | Pad
+        ):
             for number in range(anchor + 1, len(self.graph.nodes)):
                 if number in self.group or number in chosen or not self.follows(number, chosen, anchor, rows):
                     continue
@@ -178,7 +180,8 @@ class _Grouping:
                         return False
                 case Elementwise() | Reshape():
                     if math.prod(node.type.shape) not in sizes or (
-                        isinstance(node.op, Reshape) and math.prod(node.type.shape) == math.prod(full) != math.prod(left)
+                        isinstance(node.op, Reshape)
+                        and math.prod(node.type.shape) == math.prod(full) != math.prod(left)
                     ):
                         return False
                 case Broadcast():
@@ -220,7 +223,9 @@ class _Grouping:
             together = self.members[owner] if owner is not None else [number]
             seen.update(together)
             for member in together:
-                stack.extend(i for i in self.graph.nodes[member].inputs if i not in seen and (i >= first or i in self.group))
+                stack.extend(
+                    i for i in self.graph.nodes[member].inputs if i not in seen and (i >= first or i in self.group)
+                )
         return False
 
     def single_output(self, chosen: set[int]) -> bool:

@@ -11,7 +11,18 @@ from pipeline.ir.target import Target
 from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at, find_buffer, find_loop, loop_at, over_loops, readers
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Fuse, Pack, Parallel, Reorder, ReverseInline, Split, Unroll, Vectorize
+from pipeline.schedule.steps import (
+    CacheWrite,
+    DecomposeReduction,
+    Fuse,
+    Pack,
+    Parallel,
+    Reorder,
+    ReverseInline,
+    Split,
+    Unroll,
+    Vectorize,
+)
 from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
 
@@ -136,9 +147,7 @@ def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, 
     return sketch
 
 
-def _split(
-    sketch: Sketch, plan: _Plan, it: Iter, levels: int, rows: int, vectors: int
-) -> tuple[Sketch, list[str]]:
+def _split(sketch: Sketch, plan: _Plan, it: Iter, levels: int, rows: int, vectors: int) -> tuple[Sketch, list[str]]:
     """The loop of a spatial iteration variable over its levels; an extent of one stays one loop."""
     loop, extent = _loop(it), it.extent.value
     if extent == 1 or levels == 1:
@@ -152,9 +161,7 @@ def _split(
     else:
         multiple, most = 1, min(rows, extent)
     middle = [min(LARGEST_TILE, extent)] * (levels - 2)
-    sketch = sketch.declare(
-        Tile(symbols, extent, (*(1 for _ in middle), multiple), (*middle, most))
-    )
+    sketch = sketch.declare(Tile(symbols, extent, (*(1 for _ in middle), multiple), (*middle, most)))
     sketch = sketch.apply(Split(loop, tuple(Poly.symbol(symbol) for symbol in symbols), tuple(names)))
     for level, name in enumerate(names):
         plan.levels.setdefault(("S", level), []).append(name)

@@ -65,9 +65,7 @@ class ParallelVectorize:
         return sketch
 
 
-def _split_long(
-    sketch: Sketch, vector: Iter, outer: list[str], lanes: int, target: Target
-) -> tuple[Sketch, list[str]]:
+def _split_long(sketch: Sketch, vector: Iter, outer: list[str], lanes: int, target: Target) -> tuple[Sketch, list[str]]:
     """A vectorized loop that is all there is to share out, or that is very long, in pieces."""
     loop, extent = _loop(vector), vector.extent.value
     shared = 1

@@ -15,6 +15,7 @@ from pipeline.schedule.steps import ComputeAt, DecomposeReduction, Fuse, Paralle
 from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
 
+
 @dataclass(frozen=True, slots=True)
 class RowReduction:
     """Reductions along contiguous rows, and what is computed from them, in one loop over the rows.
@@ -139,4 +140,3 @@ def _contiguous(block: Block, loop: str) -> bool:
 def _terms(binding: object) -> tuple[tuple[str, Poly], ...]:
     form = affine(binding)  # type: ignore[arg-type]
     return () if form is None else form.terms
-

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pipeline.codegen.kernel import Argument, Kernel
 from pipeline.codegen.llvm.compile import compile_ir, function_attributes
-from pipeline.codegen.llvm.emit import Emitter, Place, row_major
+from pipeline.codegen.llvm.emit import Emitter
+from pipeline.codegen.llvm.emit_state import Place, row_major
 from pipeline.codegen.llvm.ir_builder import BYTES
 from pipeline.codegen.llvm.vector_math import MathLibrary
 from pipeline.ir.program import Block, Buffer, Loop, Program, Seq, block_loads, walk
@@ -111,6 +112,4 @@ def _argument(buffer: Buffer) -> Argument:
 
 def _read(body: Seq) -> frozenset[str]:
     """The buffers that a body reads."""
-    return frozenset(
-        load.buffer for stmt in walk(body) if isinstance(stmt, Block) for load in block_loads(stmt)
-    )
+    return frozenset(load.buffer for stmt in walk(body) if isinstance(stmt, Block) for load in block_loads(stmt))

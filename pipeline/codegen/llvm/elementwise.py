@@ -163,9 +163,7 @@ def _divide(b: IrBuilder, fn: str, x: Value, y: Value, sign: str) -> Value:
         bad = b.compare("icmp eq", y, zero)
         if sign == "s":
             least = literal(-(1 << (BITS[x.type] - 1)), x.type)
-            overflow = b.binary(
-                "and", b.compare("icmp eq", x, least), b.compare("icmp eq", y, literal(-1, x.type))
-            )
+            overflow = b.binary("and", b.compare("icmp eq", x, least), b.compare("icmp eq", y, literal(-1, x.type)))
             bad = b.binary("or", bad, overflow)
         y = b.select(bad, one, y)
     if fn == "div":

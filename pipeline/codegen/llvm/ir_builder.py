@@ -107,9 +107,7 @@ class IrBuilder:
         lanes = max(condition.lanes, a.lanes, b.lanes)
         condition, a, b = (self.splat(v, lanes) for v in (condition, a, b))
         type_ = vector_type(a.type, lanes)
-        return self.assign(
-            f"select {vector_type('i1', lanes)} {condition}, {type_} {a}, {type_} {b}", a.type, lanes
-        )
+        return self.assign(f"select {vector_type('i1', lanes)} {condition}, {type_} {a}, {type_} {b}", a.type, lanes)
 
     def convert(self, instruction: str, a: Value, to: str) -> Value:
         """`fpext`, `sitofp`, `bitcast` …"""

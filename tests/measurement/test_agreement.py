@@ -1,3 +1,5 @@
+"""The comparison of an output with its reference."""
+
 import numpy as np
 import pytest
 

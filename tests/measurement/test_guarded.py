@@ -1,3 +1,5 @@
+"""Guarded buffers: aligned, spoiled, and watched on both sides."""
+
 import ml_dtypes
 import numpy as np
 import pytest

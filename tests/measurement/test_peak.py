@@ -1,3 +1,5 @@
+"""The peak kernels: registers only in the one, every word in the other."""
+
 import re
 from dataclasses import replace
 

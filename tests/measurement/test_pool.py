@@ -1,3 +1,5 @@
+"""The worker pool: what goes wrong in a job costs that job, and no worker outlives its parent."""
+
 import os
 import signal
 import subprocess

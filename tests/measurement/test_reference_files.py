@@ -1,3 +1,5 @@
+"""References as files: what is read is what was written."""
+
 import ml_dtypes
 import numpy as np
 import pytest

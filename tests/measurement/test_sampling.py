@@ -1,3 +1,5 @@
+"""The sampling of one kernel, with a clock that the test moves."""
+
 import pytest
 
 from pipeline.measurement.sampling import SamplingPolicy, interleave, sample

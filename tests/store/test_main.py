@@ -1,3 +1,5 @@
+"""The store command: every subcommand, and the mistakes that exit with 2."""
+
 import io
 import json
 import os

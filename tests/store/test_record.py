@@ -1,3 +1,5 @@
+"""Records: their key, their JSON, and what contradicts itself."""
+
 import subprocess
 import sys
 from dataclasses import replace

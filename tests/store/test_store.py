@@ -1,3 +1,5 @@
+"""The store: what is kept, what is best, several writers, kills, and bad places."""
+
 import os
 import sqlite3
 import subprocess

@@ -1,0 +1,167 @@
+"""The comparison with other runtimes: their results are checked against ours, then all are timed in turns."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipeline.report.peers.peer import Peer, PeerModel, Run
+
+Status = Literal["ok", "disagrees", "missing", "failed"]
+_SETTLE_SECONDS = 0.02  # until the threads of the one before have stopped to spin
+_BLOCK_SECONDS = 0.05
+_MOST_RUNS = 200
+_FEWEST_ROUNDS = 3
+_OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResult:
+    """status      ok · disagrees: timed, but its outputs are not ours · missing: not installed · failed: it raised
+    reason      why it is not ok
+    median_ms   of one run; None where it was not timed
+    ratio       the peer's median over ours: above 1 we are faster
+    difference  largest |peer's - ours| over the tolerance: up to 1 they agree
+    samples_ms  of every timed run
+    """
+
+    status: Status
+    reason: str = ""
+    median_ms: float | None = None
+    ratio: float | None = None
+    difference: float | None = None
+    samples_ms: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Our own median in the same rounds, and each peer by name, in the order in which they were asked for."""
+
+    ours_ms: float
+    ours_samples_ms: tuple[float, ...]
+    peers: Mapping[str, PeerResult]
+
+
+def compare(
+    ours: Run,
+    peers: Sequence[Peer],
+    model: PeerModel,
+    threads: int,
+    *,
+    tolerance: Mapping[str, np.ndarray] | None = None,
+    seconds: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Comparison:
+    """Run everything on `model.feeds` with the same number of threads.
+
+    tolerance  largest difference between a peer and us, by output; by default a thousandth of its largest value
+    seconds    of timing for each contestant, about
+
+    Each round runs every contestant for a moment and then all of them in reverse order, so that a change of the
+    machine's speed meets all alike. Before its timed runs each gets a pause, in which the others' threads go to sleep,
+    and untimed runs, in which its data come back into the caches.
+    """
+    expected = {name: np.array(array) for name, array in ours(model.feeds).items()}
+    results: dict[str, PeerResult] = {}
+    runs: dict[str, Run] = {_OURS: ours}
+    for peer in peers:
+        if (absent := peer.available()) is not None:
+            results[peer.name] = PeerResult("missing", absent)
+            continue
+        # Foreign code on a model that it may not support: whatever it raises is its result, and not the end of our run.
+        try:
+            run = peer.prepare(model, threads)
+            got = {name: np.array(array) for name, array in run(model.feeds).items()}
+        except Exception as error:
+            results[peer.name] = PeerResult("failed", f"{type(error).__name__}: {_first_line(error)}")
+            continue
+        worst, where = _difference(got, expected, tolerance)
+        status: Status = "ok" if worst <= 1 else "disagrees"
+        results[peer.name] = PeerResult(status, "" if worst <= 1 else where, difference=worst)
+        runs[peer.name] = run
+    samples = _timed(runs, model.feeds, seconds, clock, sleep)
+    ours_ms = statistics.median(samples[_OURS])
+    for name, found in results.items():
+        if name in samples:
+            median = statistics.median(samples[name])
+            results[name] = PeerResult(
+                found.status, found.reason, median, median / ours_ms, found.difference, tuple(samples[name])
+            )
+    return Comparison(ours_ms, tuple(samples[_OURS]), results)
+
+
+def _timed(
+    runs: Mapping[str, Run],
+    feeds: Mapping[str, np.ndarray],
+    seconds: float,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> dict[str, list[float]]:
+    """Milliseconds of every run, by contestant."""
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    counts = {name: _runs_in_a_block(run, feeds, clock) for name, run in runs.items()}
+    spent, rounds = 0.0, 0
+    while rounds < _FEWEST_ROUNDS or spent < seconds * len(runs):
+        start = clock()
+        for name in (*runs, *reversed(tuple(runs))):
+            sleep(_SETTLE_SECONDS)
+            run = runs[name]
+            for _ in range(1 + counts[name] // 10):
+                run(feeds)
+            for _ in range(counts[name]):
+                before = clock()
+                run(feeds)
+                taken[name].append((clock() - before) * 1e3)
+        spent += clock() - start
+        rounds += 1
+    return taken
+
+
+def _runs_in_a_block(run: Run, feeds: Mapping[str, np.ndarray], clock: Callable[[], float]) -> int:
+    run(feeds)
+    before = clock()
+    run(feeds)
+    return max(1, min(_MOST_RUNS, int(_BLOCK_SECONDS / max(clock() - before, 1e-9))))
+
+
+def _difference(
+    got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], tolerance: Mapping[str, np.ndarray] | None
+) -> tuple[float, str]:
+    """The largest difference in units of the tolerance, and a sentence about it."""
+    worst, where = 0.0, ""
+    for name, want in expected.items():
+        have = got.get(name)
+        if have is None or have.shape != want.shape:
+            return math.inf, f"{name}: shape {None if have is None else have.shape} instead of {want.shape}"
+        if not want.size:
+            continue
+        a, b = have.astype(np.float64), want.astype(np.float64)
+        with np.errstate(all="ignore"):
+            difference = np.abs(a - b)
+            difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, difference)
+            finite = np.isfinite(b)
+            allowed = (
+                np.asarray(1e-3 * np.max(np.abs(b), where=finite, initial=0.0) + 1e-30)
+                if tolerance is None
+                else np.asarray(tolerance[name])
+            )
+            units = np.where(difference == 0, 0.0, difference / allowed)
+        units = np.where(np.isnan(units), np.inf, units)
+        place = np.unravel_index(int(np.argmax(units)), units.shape)
+        if units[place] > worst or not where:
+            worst = max(worst, float(units[place]))
+            index = ", ".join(str(int(i)) for i in place)
+            where = f"{name}[{index}] is {have[place]!s} there and {want[place]!s} here"
+    return worst, where
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "no message"

@@ -1,0 +1,223 @@
+"""What the user sees: a progress bar or plain lines while the search runs, and tables at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from pipeline.report.summary import PeerSummary, Summary, TaskSummary
+
+_LINE_SECONDS = 10.0
+_DRAW_SECONDS = 0.1
+_BAR = 24
+
+
+class Progress:
+    """How far the search is, the time left and the best so far.
+
+    On a terminal it is one line that is drawn again and again, elsewhere a plain line every ten seconds.
+
+
+    trials, seconds  the budget; what is None has no limit
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        trials: int | None = None,
+        seconds: float | None = None,
+        terminal: bool | None = None,
+        columns: int = 100,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream, self._trials, self._seconds, self._columns = stream, trials, seconds, columns
+        self._terminal = stream.isatty() if terminal is None else terminal
+        self._clock = clock
+        self._start = self._drawn = clock()
+        self._done, self._text, self._shown, self._width = 0, "", False, 0
+
+    def update(
+        self, done: int, *, best_ms: float | None = None, untuned_ms: float | None = None, task: str = ""
+    ) -> None:
+        """Trials that have ended, the best time of the model so far, and what is being searched."""
+        self._done = done
+        parts = [f"{done} trials" if self._trials is None else f"{done}/{self._trials} trials"]
+        if best_ms is not None:
+            gain = f" ({untuned_ms / best_ms:.2f}x)" if untuned_ms and best_ms > 0 else ""
+            parts.append(f"best {duration(best_ms / 1e3)}{gain}")
+        if task:
+            parts.append(task)
+        self._text = ", ".join(parts)
+        now = self._clock()
+        if now - self._drawn >= (_DRAW_SECONDS if self._terminal else _LINE_SECONDS) or not self._shown:
+            self._drawn = now
+            self._draw()
+
+    def message(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        self._erase()
+        self._stream.write(text + "\n")
+        if self._shown and self._terminal:
+            self._draw()
+        self._stream.flush()
+
+    def close(self) -> None:
+        """The last state stays on the screen."""
+        if self._shown:
+            self._draw()
+            if self._terminal:
+                self._stream.write("\n")
+                self._stream.flush()
+            self._shown = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def share(self) -> float | None:
+        """Of the budget that is spent: the larger of trials and time; None without a limit."""
+        shares = []
+        if self._trials:
+            shares.append(self._done / self._trials)
+        if self._seconds:
+            shares.append((self._clock() - self._start) / self._seconds)
+        return min(1.0, max(shares)) if shares else None
+
+    def left_seconds(self) -> float | None:
+        """The time left, as far as one can tell."""
+        spent, share = self._clock() - self._start, self.share()
+        if share is None or share <= 0:
+            return self._seconds
+        left = spent / share - spent
+        return left if self._seconds is None else min(left, max(0.0, self._seconds - spent))
+
+    def _draw(self) -> None:
+        share, left = self.share(), self.left_seconds()
+        spent = duration(self._clock() - self._start)
+        when = spent if left is None else f"{spent}, {duration(left)} left"
+        if not self._terminal:
+            percent = "" if share is None else f"{share:4.0%}  "
+            self._stream.write(f"{percent}{self._text}, {when}\n")
+        else:
+            full = round(_BAR * (share or 0.0))
+            bar = "" if share is None else f"[{'=' * full}{' ' * (_BAR - full)}] {share:4.0%} "
+            line = f"{bar}{when}  {self._text}"[: self._columns - 1]
+            self._stream.write("\r" + line.ljust(self._width))
+            self._width = len(line)
+        self._shown = True
+        self._stream.flush()
+
+    def _erase(self) -> None:
+        if self._shown and self._terminal:
+            self._stream.write("\r" + " " * self._width + "\r")
+
+
+def duration(seconds: float) -> str:
+    """In the unit that suits: 812 us, 4.26 ms, 9.4 s, 3 min 05 s, 2 h 10 min."""
+    if seconds < 0:
+        return "0 s"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The end of a run: the tasks, the peers, and the result in a few lines."""
+    lines = ["", *task_table(summary.tasks), ""]
+    if summary.peers:
+        ours = None if summary.latency_ms is None else summary.latency_ms.median
+        lines += [*peer_table(summary.peers, ours), ""]
+    machine = summary.machine
+    if machine.peak_gflops is not None and machine.bandwidth_gbs is not None:
+        lines.append(
+            f"machine: {machine.cpu}, {machine.cores} cores, {machine.vector_bits}-bit vectors, measured "
+            f"{machine.peak_gflops:.0f} GFLOP/s and {machine.bandwidth_gbs:.0f} GB/s"
+        )
+    failed = sum(summary.failed_candidates.values())
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary.failed_candidates.items()) if count)
+    lines.append(
+        f"search: {summary.trials} trials in {duration(summary.tuning_seconds)}"
+        + (f", {failed} failed ({reasons})" if failed else "")
+    )
+    if summary.latency_ms is not None:
+        gain = ""
+        if summary.untuned_ms is not None and summary.latency_ms.median > 0:
+            gain = f", untuned {_ms(summary.untuned_ms)} ({summary.untuned_ms / summary.latency_ms.median:.2f}x)"
+        kind = "predicted" if summary.predicted else "median"
+        lines.append(f"{summary.workload}: {_ms(summary.latency_ms.median)} {kind}{gain}")
+    lines.append(f"{summary.status}, {'verified' if summary.verified else 'NOT VERIFIED'}{_errors(summary)}")
+    if summary.artifact:
+        lines.append(f"artifact: {summary.artifact}")
+    return lines
+
+
+def task_table(tasks: Sequence[TaskSummary]) -> list[str]:
+    """One line per task, the one that takes most of the model's time first."""
+    head = ("task", "weight", "latency", "share", "roofline", "of it", "GFLOP/s", "sketches", "trials", "best at")
+    total = sum((task.latency_ms or 0.0) * task.weight for task in tasks)
+    rows = []
+    for task in sorted(tasks, key=lambda task: -(task.latency_ms or 0.0) * task.weight):
+        latency = task.latency_ms
+        rows.append(
+            (
+                task.name,
+                str(task.weight),
+                _ms(latency),
+                f"{latency * task.weight / total:.0%}" if latency and total else "-",
+                _ms(task.roofline_ms),
+                f"{task.roofline_ms / latency:.0%}" if latency else "-",
+                f"{task.flops / latency / 1e6:.1f}" if latency else "-",
+                str(task.sketches),
+                str(task.trials),
+                str(task.best_at_trial) if task.best_at_trial else "untuned",
+            )
+        )
+    return aligned(head, rows)
+
+
+def peer_table(peers: dict[str, PeerSummary], ours_ms: float | None) -> list[str]:
+    """Us and each peer; a peer that could not run is a line that says why."""
+    rows = [("muschedule", _ms(ours_ms), "1.00x", "")]
+    for name, peer in peers.items():
+        ratio = "-" if peer.ratio is None else f"{peer.ratio:.2f}x"
+        note = "" if peer.status == "ok" else f"{peer.status}: {peer.reason}" if peer.reason else peer.status
+        rows.append((name, _ms(peer.median_ms), ratio, note))
+    return aligned(("runtime", "median", "ratio", ""), rows)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns side by side: the first and the last to the left, numbers to the right."""
+    table = [head, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(width) if column == 0 or (column == len(head) - 1 and not head[-1]) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _ms(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else duration(milliseconds / 1e3)
+
+
+def _errors(summary: Summary) -> str:
+    found = summary.max_error
+    if found is None or found.absolute is None:
+        return ""
+    allowed = "" if found.tolerance is None else f", tolerance {found.tolerance:.2g}"
+    return f" (largest error {found.absolute:.2g}{allowed})"

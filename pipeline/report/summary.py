@@ -1,0 +1,148 @@
+"""The summary of a run for programs: what summary.json holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipeline.errors import UserError
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+
+
+class MaxError(_Part):
+    """Of the whole module against float64; `tolerance` is what was allowed where it came nearest to it."""
+
+    absolute: float | None
+    relative: float | None
+    tolerance: float | None
+
+
+class Latency(_Part):
+    """Of one run of the whole module, in milliseconds. samples: how many there were."""
+
+    median: float
+    min: float
+    p90: float
+    samples: int
+
+    @classmethod
+    def of(cls, samples_ms: tuple[float, ...] | list[float]) -> Latency:
+        """From the samples, of which there is one at least; p90 is a measured one, not between two."""
+        ordered = sorted(samples_ms)
+        middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+        return cls(
+            median=middle,
+            min=ordered[0],
+            p90=ordered[max(0, math.ceil(0.9 * len(ordered)) - 1)],
+            samples=len(ordered),
+        )
+
+
+class TaskSummary(_Part):
+    """One task. weight: how often the model runs it · best_at_trial: which trial found its best, from 1; 0: untuned."""
+
+    name: str
+    weight: int
+    flops: float
+    bytes: float
+    latency_ms: float | None
+    roofline_ms: float
+    sketches: int
+    trials: int
+    best_at_trial: int
+
+
+class PeerSummary(_Part):
+    """Another runtime. ratio: its median over ours, above 1 we are faster. status and reason: why it may have none."""
+
+    median_ms: float | None
+    ratio: float | None
+    status: str = "ok"
+    reason: str = ""
+
+
+class Machine(_Part):
+    """peak_gflops and bandwidth_gbs were measured in the run, all cores together."""
+
+    cpu: str
+    cores: int
+    vector_bits: int
+    peak_gflops: float | None
+    bandwidth_gbs: float | None
+
+
+class Summary(_Part):
+    """summary.json. latency_ms is None where the run did not get as far as measuring the module."""
+
+    workload: str
+    target: str
+    seed: int
+    status: Literal["complete", "interrupted", "failed"]
+    verified: bool
+    max_error: MaxError | None
+    latency_ms: Latency | None
+    predicted: bool
+    untuned_ms: float | None
+    tuning_seconds: float
+    trials: int
+    invalid_candidates: int
+    failed_candidates: dict[str, int]
+    tasks: tuple[TaskSummary, ...]
+    peers: dict[str, PeerSummary]
+    machine: Machine
+    versions: dict[str, str]
+    artifact: str | None
+
+
+def write_summary(summary: Summary, path: Path) -> None:
+    """Write the file whole or not at all: a reader never sees half of it."""
+    text = json.dumps(_finite(summary.model_dump(mode="python")), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(
+            "cannot write the summary",
+            where=str(path),
+            why=str(error.strerror),
+            todo="Make the folder of the run writable, or set hydra.run.dir to another place",
+        ) from None
+
+
+def read_summary(path: Path) -> Summary:
+    """The summary of an earlier run."""
+    try:
+        return Summary.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError("cannot read the summary", where=str(path), why=str(error.strerror)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError("this is not a summary", where=str(path), why=f"{place}: {first['msg']}") from None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    match value:
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -1,0 +1,146 @@
+"""The comparison: who is checked, who is timed, in which order, and what becomes of those who cannot run."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.report.compare import compare
+from pipeline.report.peers.peer import PeerModel
+
+X = np.arange(4, dtype=np.float32)
+
+
+def model():
+    b = GraphBuilder()
+    x = b.input("x", (4,), "float32")
+    return PeerModel(b.finish([("y", b.elementwise("add", x, x))]), {"x": X})
+
+
+@dataclass
+class World:
+    """A clock that runs only while a contestant does."""
+
+    now: float = 0.0
+    order: list = field(default_factory=list)
+
+    def clock(self):
+        return self.now
+
+    def runner(self, name, seconds, result=lambda x: 2 * x):
+        def run(feeds):
+            self.now += seconds
+            self.order.append(name)
+            return {"y": result(feeds["x"])}
+
+        return run
+
+
+@dataclass
+class Planted:
+    name: str
+    run: object = None
+    absent: str | None = None
+    broken: str | None = None
+    asked: list = field(default_factory=list)
+
+    def available(self):
+        return self.absent
+
+    def prepare(self, model, threads):
+        self.asked.append(threads)
+        if self.broken:
+            raise RuntimeError(self.broken)
+        return self.run
+
+
+def held(world, peers, **options):
+    ours = world.runner("ours", 0.010)
+    return compare(ours, peers, model(), 3, clock=world.clock, sleep=lambda _: None, seconds=1.0, **options)
+
+
+def test_a_ratio_above_one_means_that_we_are_faster():
+    world = World()
+    peer = Planted("slow", world.runner("slow", 0.015))
+    found = held(world, [peer])
+    assert found.ours_ms == pytest.approx(10.0)
+    assert found.peers["slow"].status == "ok"
+    assert found.peers["slow"].median_ms == pytest.approx(15.0)
+    assert found.peers["slow"].ratio == pytest.approx(1.5)
+    assert found.peers["slow"].difference == 0
+    assert peer.asked == [3]
+    assert len(found.ours_samples_ms) >= 6
+
+
+def test_contestants_take_turns_there_and_back():
+    world = World()
+    held(world, [Planted("a", world.runner("a", 0.010)), Planted("b", world.runner("b", 0.010))])
+    blocks = [name for i, name in enumerate(world.order) if i == 0 or world.order[i - 1] != name]
+    warm_up = len(["ours", "a", "b", "ours", "a", "b"])
+    assert blocks[warm_up - 1 : warm_up + 9] == ["b", "ours", "a", "b", "a", "ours", "a", "b", "a", "ours"]
+
+
+def test_a_missing_peer_is_a_result_and_the_others_go_on():
+    world = World()
+    found = held(world, [Planted("gone", absent="gone is not installed"), Planted("a", world.runner("a", 0.020))])
+    assert list(found.peers) == ["gone", "a"]
+    assert (found.peers["gone"].status, found.peers["gone"].reason) == ("missing", "gone is not installed")
+    assert found.peers["gone"].ratio is None
+    assert found.peers["a"].ratio == pytest.approx(2.0)
+
+
+def test_a_peer_that_raises_is_a_result():
+    world = World()
+    found = held(world, [Planted("broken", broken="no kernel for this\nand a long trace")])
+    assert found.peers["broken"].status == "failed"
+    assert found.peers["broken"].reason == "RuntimeError: no kernel for this"
+    assert found.peers["broken"].median_ms is None
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (lambda x: 2 * x + 0.1, "y[0] is 0.1 there and 0.0 here"),
+        (lambda x: np.full_like(x, np.nan), "y[0] is nan there"),
+        (lambda x: 2 * x[:2], "shape (2,) instead of (4,)"),
+    ],
+)
+def test_a_peer_that_disagrees_is_timed_and_flagged(result, reason):
+    world = World()
+    found = held(world, [Planted("odd", world.runner("odd", 0.010, result))])
+    assert found.peers["odd"].status == "disagrees"
+    assert reason in found.peers["odd"].reason
+    assert found.peers["odd"].difference > 1
+    assert found.peers["odd"].ratio == pytest.approx(1.0)
+
+
+def test_the_tolerance_decides_who_disagrees():
+    world = World()
+    close = Planted("close", world.runner("close", 0.010, lambda x: 2 * x + 0.1))
+    found = held(world, [close], tolerance={"y": np.full(4, 0.2)})
+    assert found.peers["close"].status == "ok"
+    assert found.peers["close"].difference == pytest.approx(0.5, rel=1e-4)
+
+
+def test_outputs_in_the_runtimes_own_memory_are_copied_before_the_next_run():
+    world, memory = World(), np.zeros(4, np.float32)
+
+    def reused(x):
+        memory[:] = 2 * x
+        return memory
+
+    def spoils(x):
+        memory[:] = 7
+        return 2 * x
+
+    ours = world.runner("ours", 0.01, reused)
+    peer = Planted("spoils", world.runner("spoils", 0.01, spoils))
+    found = compare(ours, [peer], model(), 1, clock=world.clock, sleep=lambda _: None, seconds=0.1)
+    assert found.peers["spoils"].status == "ok"
+
+
+def test_without_peers_we_are_timed_alone():
+    found = held(World(), [])
+    assert found.peers == {}
+    assert found.ours_ms == pytest.approx(10.0)

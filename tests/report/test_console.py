@@ -1,0 +1,152 @@
+"""The console: the bar, the plain lines and the tables."""
+
+import io
+
+import pytest
+
+from pipeline.report.console import Progress, duration, peer_table, summary_lines, task_table
+from pipeline.report.summary import PeerSummary, TaskSummary
+from tests.report.test_summary import SUMMARY
+
+
+class Clock:
+    """Time that the test moves."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def progress(terminal, **budget):
+    stream, clock = io.StringIO(), Clock()
+    return Progress(stream, terminal=terminal, clock=clock, **budget), stream, clock
+
+
+def test_a_terminal_gets_one_line_with_the_time_left_and_the_best():
+    bar, stream, clock = progress(True, trials=100)
+    clock.now = 10.0
+    bar.update(25, best_ms=4.0, untuned_ms=8.0, task="gmm")
+    assert (
+        stream.getvalue() == "\r[======                  ]  25% 10 s, 30 s left  25/100 trials, best 4 ms (2.00x), gmm"
+    )
+    clock.now = 20.0
+    bar.update(50)
+    bar.close()
+    lines = stream.getvalue().split("\r")
+    assert lines[2].rstrip() == "[============            ]  50% 20 s, 20 s left  50/100 trials"
+    assert len(lines[2]) == len(lines[1]), "the rest of the longer line is not wiped out"
+    assert stream.getvalue().endswith("\n")
+
+
+def test_a_terminal_line_never_wraps():
+    bar, stream, _ = progress(True, trials=10, columns=40)
+    bar.update(1, task="x" * 100)
+    assert len(stream.getvalue().strip("\r")) == 39
+
+
+def test_a_file_gets_plain_lines_and_not_too_many():
+    bar, stream, clock = progress(False, trials=1000)
+    for second in range(31):
+        clock.now = float(second)
+        bar.update(second * 10)
+    bar.close()
+    lines = stream.getvalue().splitlines()
+    assert "\r" not in stream.getvalue()
+    assert 4 <= len(lines) <= 6
+    assert lines[1] == " 10%  100/1000 trials, 10 s, 1 min 30 s left"
+
+
+def test_messages_stand_above_the_bar():
+    bar, stream, _ = progress(True, trials=10)
+    bar.update(1)
+    bar.message("a candidate was wrong")
+    bar.close()
+    screen = stream.getvalue().split("\n")
+    assert screen[0].split("\r")[-1] == "a candidate was wrong"
+    assert screen[1].endswith("1/10 trials")
+
+
+def test_nothing_is_printed_where_nothing_was_done():
+    bar, stream, _ = progress(True, trials=10)
+    bar.close()
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("budget", "done", "now", "left"),
+    [
+        ({"trials": 100}, 0, 5.0, None),
+        ({"trials": 100}, 50, 5.0, 5.0),
+        ({"seconds": 60.0}, 3, 15.0, 45.0),
+        ({"trials": 10, "seconds": 60.0}, 5, 10.0, 10.0),
+        ({"trials": 1000, "seconds": 60.0}, 1, 10.0, 50.0),
+        ({"trials": 10}, 20, 10.0, 0.0),
+        ({}, 20, 10.0, None),
+    ],
+)
+def test_the_time_left_is_that_of_the_budget_that_ends_first(budget, done, now, left):
+    bar, _, clock = progress(True, **budget)
+    clock.now = now
+    bar.update(done)
+    assert bar.left_seconds() == (None if left is None else pytest.approx(left))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 us"), (8.12e-4, "812 us"), (4.264e-3, "4.26 ms"), (0.9999, "1 s"), (9.44, "9.44 s"), (59.97, "1 min 00 s"),
+     (185, "3 min 05 s"), (7800, "2 h 10 min"), (-1, "0 s")],
+)  # fmt: skip
+def test_durations_are_in_the_unit_that_suits(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_tasks_are_listed_by_their_share_of_the_time():
+    slow = TaskSummary(
+        name="slow",
+        weight=1,
+        flops=1e6,
+        bytes=1,
+        latency_ms=2.0,
+        roofline_ms=1.0,
+        sketches=2,
+        trials=8,
+        best_at_trial=0,
+    )
+    often = slow.model_copy(update={"name": "often", "weight": 12, "latency_ms": 0.5, "best_at_trial": 3})
+    unmeasured = slow.model_copy(update={"name": "unmeasured", "latency_ms": None})
+    head, first, second, third = task_table([slow, unmeasured, often])
+    assert head.split()[:4] == ["task", "weight", "latency", "share"]
+    assert first.split() == ["often", "12", "500", "us", "75%", "1", "ms", "200%", "2.0", "2", "8", "3"]
+    assert second.split()[0] == "slow"
+    assert second.split()[-1] == "untuned"
+    assert third.split()[:3] == ["unmeasured", "1", "-"]
+
+
+def test_a_missing_peer_is_a_line():
+    lines = peer_table(SUMMARY.peers, 5.0)
+    assert lines[1].split() == ["muschedule", "5", "ms", "1.00x"]
+    assert lines[2].split() == ["onnxruntime", "6", "ms", "1.20x"]
+    assert lines[3].split() == ["torch", "-", "-", "missing:", "torch", "is", "not", "installed"]
+
+
+def test_a_peer_that_disagrees_is_flagged():
+    lines = peer_table({"torch": PeerSummary(median_ms=1.0, ratio=0.5, status="disagrees", reason="y[0] is 1")}, 2.0)
+    assert lines[-1].endswith("0.50x  disagrees: y[0] is 1")
+
+
+def test_the_end_says_what_was_found():
+    text = "\n".join(summary_lines(SUMMARY))
+    for part in (
+        "gmm: 5 ms median, untuned 9 ms (1.80x)",
+        "complete, verified (largest error 1e-06, tolerance 0.0001)",
+        "search: 32 trials in 12.5 s, 1 failed (1 timeout)",
+        "200 GFLOP/s and 30 GB/s",
+        "artifact: outputs/run/artifact",
+    ):
+        assert part in text
+
+
+def test_what_is_not_verified_is_said_loudly():
+    bad = SUMMARY.model_copy(update={"verified": False, "status": "failed", "latency_ms": None, "max_error": None})
+    assert "failed, NOT VERIFIED" in summary_lines(bad)

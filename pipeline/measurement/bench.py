@@ -11,16 +11,16 @@ import numpy as np
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
-from pipeline.codegen.llvm.team import own_cores, team_ir, BARRIER_BYTES, LINE, Team
+from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, own_cores, team_ir
 from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.target import Target
-from pipeline.measurement.agreement import agreement
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.guarded import GuardedBuffer
 from pipeline.measurement.protocol import CacheState, Reference
 from pipeline.measurement.reference_files import ReferenceFiles, read
 from pipeline.measurement.sampling import Clock, Samples, SamplingPolicy, interleave, sample
+from pipeline.verification.verdict import compare
 
 _FLUSH_FACTOR = 2
 
@@ -157,14 +157,13 @@ class _Trial:
                 if argument.role != "output" or self.failure is not None:
                     continue
                 name = argument.name
-                found = agreement(name, self._own[name].array, case.expected[name], case.tolerance[name])
-                self.max_absolute = max(self.max_absolute, found.max_absolute)
-                self.max_relative = max(self.max_relative, found.max_relative)
-                ratio = found.max_absolute / found.tolerance if found.tolerance else found.max_absolute
-                if ratio > nearest:
-                    nearest, self.tolerance = ratio, found.tolerance
-                if found.wrong:
-                    self.failure = Failure("wrong", f"case {number}: {found.wrong}")
+                verdict = compare(self._own[name].array, case.expected[name], case.tolerance[name])
+                self.max_absolute = max(self.max_absolute, verdict.max_absolute)
+                self.max_relative = max(self.max_relative, verdict.max_relative)
+                if verdict.share > nearest:
+                    nearest, self.tolerance = verdict.share, verdict.tolerance
+                if not verdict.ok:
+                    self.failure = Failure("wrong", f"case {number}, output {name}: {verdict.reason}")
 
     def check_guards(self, when: str) -> None:
         for name, buffer in self._own.items():

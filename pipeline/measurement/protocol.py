@@ -36,7 +36,8 @@ class Case:
     """One set of inputs and what must come out, by the names of the kernel's arguments.
 
     expected   in float64, or in the output's own dtype where that is of integers or bool
-    tolerance  largest |got - want| for each element; of the output's shape, or broadcast to it
+    tolerance  largest |got - want| for each element, infinite where nothing can be said; of the output's shape, or
+               broadcast to it (`pipeline.verification.tolerance` derives both)
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -59,8 +60,9 @@ class MeasureResult:
 
     samples_ns     nanoseconds of one run, every sample that was taken
     inner          runs in a row that one sample is the mean of
-    max_absolute   largest |got - want|, and `max_relative` its largest ratio to |want|, over all cases and outputs
-    tolerance      what was allowed at the element that came nearest to it, or went furthest beyond
+    max_absolute   largest |got - want| over all cases and outputs
+    max_relative   the same over the largest magnitude of its output
+    tolerance      what was allowed in the output that came nearest to it, at the element that is farthest off
     build_seconds  of the builder; `run_seconds` of loading, checking and timing
     cache          warm: each run finds what the last one left · cold: caches are emptied before each sample
     cut            stopped after one sample, which was far slower than the best so far

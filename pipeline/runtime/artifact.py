@@ -152,7 +152,11 @@ def _put(staging: Path, path: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
     try:
         path.rename(aside / "old")
-        staging.rename(path)
+        try:
+            staging.rename(path)
+        except OSError:
+            (aside / "old").rename(path)
+            raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -101,6 +101,21 @@ def test_a_failed_write_leaves_no_artifact(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_artifact_that_cannot_be_replaced_stays(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if (self / MANIFEST).is_file() and self.parent == stored.parent and self != stored:
+            raise OSError(13, "Permission denied")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="Permission denied"):
+        save(link(add_plan()), stored)
+    assert [port.name for port in load_artifact(stored).inputs] == ["x"]
+    assert [entry.name for entry in stored.parent.iterdir()] == ["model"]
+
+
 def test_a_place_below_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):

@@ -1,4 +1,4 @@
-"""Tests of the import on the small models with data that the onnx package ships: exports of opset 6, sequences, …"""
+"""Tests of the import on the small models with data that the onnx package ships, most of them of opset 6."""
 
 from __future__ import annotations
 

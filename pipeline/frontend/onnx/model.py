@@ -18,6 +18,7 @@ from pipeline.frontend.onnx import (
     ops_index,
     ops_legacy,
     ops_linear,
+    ops_microsoft,
     ops_norm,
     ops_pool,
     ops_quantize,
@@ -42,8 +43,8 @@ from pipeline.ir.graph_builder import GraphBuilder
 # importing a family is what puts its operators into the table
 FAMILIES = (
     ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_legacy,
-    ops_linear, ops_norm, ops_pool, ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_sample, ops_sequence,
-    ops_shape,
+    ops_linear, ops_microsoft, ops_norm, ops_pool, ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_sample,
+    ops_sequence, ops_shape,
 )  # fmt: skip
 
 

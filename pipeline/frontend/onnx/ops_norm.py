@@ -89,13 +89,18 @@ def layer_normalization(call: Call) -> tuple[Tensor, ...]:
     return (out if bias is None else out + bias), mean, inverse
 
 
+def root_mean_square_normalized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
+    """x / sqrt(mean of squares + epsilon) over `axes`, computed in float32 at least."""
+    wide = x.cast("float32") if x.dtype in HALVES else x
+    mean_square = (wide * wide).reduce("mean", axes, True)
+    return (wide * (mean_square + epsilon).fn("rsqrt")).cast(x.dtype)
+
+
 @operator("RMSNormalization", 23)
 def rms_normalization(call: Call) -> Tensor:
-    x, scale = call.operand(0), call.operand(1)
-    wide = x.cast("float32") if x.dtype in HALVES else x
+    x = call.operand(0)
     axes = tuple(range(call.axis(x.rank, -1), x.rank))
-    mean_square = (wide * wide).reduce("mean", axes, True)
-    return (wide * (mean_square + call.number("epsilon", 1e-5)).fn("rsqrt")).cast(x.dtype) * scale
+    return root_mean_square_normalized(x, axes, call.number("epsilon", 1e-5)) * call.operand(1)
 
 
 @operator("InstanceNormalization", 1, 6, 22)

@@ -70,6 +70,14 @@ def test_every_run_gives_new_arrays(add: Session) -> None:
     np.testing.assert_array_equal(first, kept)
 
 
+def test_large_outputs_begin_on_a_cache_line(tmp_path: Path) -> None:
+    with load(save(link(add_plan(10_000)), tmp_path / "large")) as session:
+        given = feeds(10_000)
+        outputs = [session.run(None, given)[0] for _ in range(5)]
+    assert all(output.ctypes.data % 64 == 0 and output.flags.c_contiguous for output in outputs)
+    np.testing.assert_array_equal(outputs[0], given["a"] + given["b"])
+
+
 def test_arrays_that_are_not_contiguous_not_aligned_or_swapped_are_copied(add: Session) -> None:
     given = feeds()
     wanted = given["a"] + given["b"]

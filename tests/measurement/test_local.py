@@ -4,15 +4,19 @@ import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.codegen.kernel import Kernel
+from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.host import detect_host
 from pipeline.measurement.local_builder import LocalBuilder
 from pipeline.measurement.local_runner import LocalRunner
-from pipeline.measurement.protocol import Built, MeasureRequest
+from pipeline.measurement.protocol import Built, Case, MeasureRequest, Reference
 from pipeline.measurement.sampling import SamplingPolicy
+from pipeline.space.lower import lower
+from pipeline.verification.tolerance import evaluate_with_bound
 from tests.measurement import planted_kernels as planted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,3 +199,17 @@ def test_a_build_function_that_is_not_there_fails_each_build():
         (done,) = builder.build([MeasureRequest("right", "a")])
     assert done.outcome.reason == "build"
     assert "absent" in done.outcome.detail
+
+
+def test_a_graph_goes_through_the_code_generator_and_is_measured(runner):
+    b = GraphBuilder()
+    x = b.input("x", (37, 5), "float32")
+    graph = b.finish([("y", b.elementwise("add", b.elementwise("exp", x), x))])
+    feeds = {"x": np.random.default_rng(0).standard_normal((37, 5)).astype(np.float32)}
+    exact = evaluate_with_bound(graph, feeds)["y"]
+    case = Case(feeds, {"out0": exact.value}, {"out0": exact.bound})
+    with LocalBuilder("pipeline.codegen.llvm.build:build_kernel", TARGET, workers=1) as builder:
+        made = builder.build([MeasureRequest(lower(graph, "task"), "key")])
+    (result,) = runner.run(made, Reference("chain", {}, (case,)))
+    assert result.failure is None
+    assert result.samples_ns

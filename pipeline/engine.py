@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import statistics
+import platform
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from pipeline.codegen.assemble import assemble
 from pipeline.codegen.kernel import Kernel
-from pipeline.codegen.llvm.build import build_kernel
+from pipeline.codegen.llvm.build import build_kernel, emit_kernel
+from pipeline.codegen.llvm.compile import assembly
 from pipeline.codegen.llvm.link import link
 from pipeline.config import Config
 from pipeline.errors import PipelineError
 from pipeline.frontend.workloads.inputs import inputs
+from pipeline.frontend.workloads.workload import Workload
 from pipeline.ir.graph import Graph
+from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.target import Target
 from pipeline.measurement.host import fingerprint
 from pipeline.measurement.peak import Peak, measure_peak
 from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
+from pipeline.report.compare import compare
+from pipeline.report.console import Progress, summary_lines
+from pipeline.report.peers.peer import Peer, PeerModel
+from pipeline.report.summary import Latency, Machine, MaxError, PeerSummary, Summary, TaskSummary, write_summary
 from pipeline.runtime.artifact import save
 from pipeline.runtime.session import Session
 from pipeline.schedule.rule import Rule
+from pipeline.search.cost_model import CostModel
+from pipeline.search.strategy import Strategy
 from pipeline.search.tuner import Budget, Report, Tuner, make_state, stream
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
@@ -41,19 +50,12 @@ from pipeline.verification.module_gate import verify_module
 
 log = logging.getLogger("pipeline")
 
-COMPILER_VERSION = "muschedule 0.1.0 llvmlite " + metadata.version("llvmlite")
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended. `interrupted` is a complete result too: the best so far, verified."""
-
-    status: Literal["complete", "interrupted", "failed"]
-    verified: bool
+VERSION = "0.1.0"
+COMPILER = f"muschedule {VERSION} llvmlite {metadata.version('llvmlite')}"
 
 
 def run(config: Config, run_folder: Path) -> Summary:
-    """Runs all stages; what it makes lies in `run_folder`."""
+    """Runs all stages; what it makes lies in `run_folder`. An interrupted run has a complete result too."""
     return Run(config, run_folder).all()
 
 
@@ -64,24 +66,31 @@ class Run:
         self.config, self.folder = config, folder
 
     def all(self) -> Summary:
-        workload = self._build(self.config.workload, "workload")
-        graph = workload.build(self.config.seed)
+        workload: Workload = self._part(Workload, self.config.workload, "workload")
+        model = workload.build(self.config.seed)
         target, peak = self._target()
-        graph = self._rewritten(graph)
+        graph = self._rewritten(model)
         parts = partition(graph)
-        log.info("%s: %d operations in %d tasks, %d kernels", workload.describe(), len(graph.nodes),
-                 len(parts.tasks), len(parts.instances))  # fmt: skip
+        log.info(
+            "%s: %d operations, %d tasks, %d kernels",
+            workload.describe(), len(graph.nodes), len(parts.tasks), len(parts.instances),
+        )  # fmt: skip
         with Store(self.config.store.url) as store:
             tuner, kernels = self._tuned(parts, target, store)
-        plan = assemble(graph, parts, kernels, target, {"workload": workload.describe(), "seed": self.config.seed})
-        artifact = save(link(plan), self.folder / "artifact")
+        provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": COMPILER}
+        artifact = save(link(assemble(graph, parts, kernels, target, provenance)), self.folder / "artifact")
+        feeds = inputs(model, self.config.seed)
         with Session(artifact) as session:
-            verification = self._verified(graph, session)
-            latency = self._timed(graph, session)
-        summary = self._summary(workload.describe(), parts, target, peak, tuner, verification, latency, artifact)
-        self._write(summary)
-        status: Literal["complete", "interrupted", "failed"] = "interrupted" if tuner.interrupted else "complete"
-        return Summary(status if verification.verified else "failed", verification.verified)
+            verification = self._verified(model, session)
+            latency = time_runs(lambda: session.run(None, feeds))
+            session.chrome_trace(self.folder / "trace.json", feeds)
+        peers = self._compared(model, artifact, feeds)
+        summary = self._summary(workload, target, peak, tuner, verification, latency, peers, artifact)
+        write_summary(summary, self.folder / "summary.json")
+        if self.config.report.console:
+            for line in summary_lines(summary):
+                log.info("%s", line)
+        return summary
 
     # ------------------------------------------------------------------ stages
 
@@ -94,116 +103,146 @@ class Run:
 
     def _rewritten(self, graph: Graph) -> Graph:
         for number, component in enumerate(self.config.rules.graph):
-            graph = self._build(component, f"rules.graph[{number}]").apply(graph)
+            rule: GraphRule = self._part(GraphRule, component, f"rules.graph[{number}]")
+            graph = rule.apply(graph)
         return graph
 
     def _tuned(self, parts: Partition, target: Target, store: Store) -> tuple[Tuner, list[Kernel]]:
         """A kernel for each task: the best that was found within the budget."""
-        config = self.config
+        config, search, verification = self.config, self.config.search, self.config.verification
         rules: list[Rule] = [
-            self._build(component, f"rules.schedule[{number}]")
+            self._part(Rule, component, f"rules.schedule[{number}]")
             for number, component in enumerate((*config.rules.schedule, *config.rules.extra))
         ]
         states = []
         for number, task in enumerate(parts.tasks):
             sketches = generate(lower(task.graph, task.name, task.constants), rules, target)
             states.append(make_state(task, parts.weight(number), sketches, target))
-        search = config.search
-        budget = Budget(search.trials, search.seconds, search.batch, search.trials_per_task, search.patience,
-                        search.min_gain, search.candidates, config.measurement.finalists, config.measurement.rounds)  # fmt: skip
-        workers = config.measurement.workers or target.cores
-        builder = self._build(config.measurement.builder, "measurement.builder", function=build_kernel, target=target,
-                              workers=workers)  # fmt: skip
-        runner = self._build(config.measurement.runner, "measurement.runner", target=target)
-        verification = config.verification
-        with builder, runner:
+        budget = Budget(
+            search.trials, search.seconds, search.batch, search.trials_per_task, search.patience, search.min_gain,
+            search.candidates, config.measurement.finalists, config.measurement.rounds,
+        )  # fmt: skip
+        builder = self._part(
+            object, config.measurement.builder, "measurement.builder", function=build_kernel, target=target,
+            workers=config.measurement.workers or target.cores, options={},
+        )  # fmt: skip
+        runner = self._part(object, config.measurement.runner, "measurement.runner", target=target)
+        with builder, runner, Progress(sys.stderr, trials=search.trials, seconds=search.seconds) as progress:
             tuner = Tuner(
                 states, builder=builder, runner=runner, store=store,
-                strategy=self._build(search.strategy, "search.strategy"),
-                cost=self._build(config.cost_model, "cost_model"), budget=budget,
+                strategy=self._part(Strategy, search.strategy, "search.strategy"),
+                cost=self._part(CostModel, config.cost_model, "cost_model", seed=config.seed), budget=budget,
                 reference=lambda task: task_reference(
                     task, stream(config.seed, f"inputs/{task.key}"), rounds=verification.random_inputs,
                     hostile=verification.hostile, factor=verification.tolerance_factor),
-                target_key=fingerprint(config.target.resolve()), version=COMPILER_VERSION, seed=config.seed,
-                report=_logged,
+                target_key=fingerprint(config.target.resolve()), version=COMPILER, seed=config.seed,
+                report=_shown(progress) if config.report.progress else _silent,
             )  # fmt: skip
             if config.store.resume:
                 tuner.resume()
             tuner.run()
             tuner.ensure()
             tuner.finish()
-            kernels = []
-            for state in tuner.states:
-                kernel = tuner.kernel(state)
-                if kernel is None:
-                    raise PipelineError(
-                        "no candidate of a task works", where=state.task.name,
-                        why="; ".join(state.details[-3:]) or "none was proposed",
-                        todo="This is a defect of the code generator or of a rule: please report it with pipeline.log",
-                    )  # fmt: skip
-                kernels.append(kernel)
+            kernels = [self._kernel(tuner, number) for number in range(len(tuner.states))]
+        if config.codegen.keep:
+            self._keep(tuner, target)
         return tuner, kernels
 
+    def _kernel(self, tuner: Tuner, number: int) -> Kernel:
+        state = tuner.states[number]
+        kernel = tuner.kernel(state)
+        if kernel is None:
+            raise PipelineError(
+                "no candidate of a task works",
+                where=state.task.name,
+                why="; ".join(state.details[-3:]) or "none was proposed",
+                todo="This is a defect of the code generator or of a rule: please report it with pipeline.log",
+            )
+        return kernel
+
+    def _keep(self, tuner: Tuner, target: Target) -> None:
+        """The IR and the assembly of the chosen kernels, for people."""
+        folder = self.folder / "kernels"
+        folder.mkdir(exist_ok=True)
+        for number, state in enumerate(tuner.states):
+            best = state.history.best()
+            if best is None:
+                continue
+            program = state.history.spaces[best.candidate.sketch].program(np.array(best.candidate.row, np.int64))
+            text = emit_kernel(program, target).text
+            stem = f"{number:02d}_{state.task.name[:60]}"
+            (folder / f"{stem}.ll").write_text(text, encoding="utf-8")
+            (folder / f"{stem}.s").write_text(assembly(text, target), encoding="utf-8")
+
     def _verified(self, graph: Graph, session: Session) -> Verification:
-        """The whole module against the graph in float64."""
+        """The whole module against the graph in float64, as it was before our rewriting."""
         settings = self.config.verification
         return verify_module(
             graph, lambda feeds: session.run(None, feeds), seed=self.config.seed, rounds=settings.random_inputs,
-            hostile=settings.hostile,
+            hostile=None if settings.hostile else (),
         )  # fmt: skip
 
-    def _timed(self, graph: Graph, session: Session) -> list[float]:
-        """Milliseconds of single runs."""
-        feeds = inputs(graph, self.config.seed)
-        return time_runs(lambda: session.run(None, feeds))
+    def _compared(self, graph: Graph, artifact: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, PeerSummary]:
+        """Other runtimes on the same model and inputs, timed in turns with ours."""
+        settings = self.config.compare
+        if not settings.peers:
+            return {}
+        peers: list[Peer] = [
+            self._part(Peer, settings.plugins[name], f"compare.plugins.{name}") for name in settings.peers
+        ]
+        path = self.config.workload.arguments.get("path")
+        model = PeerModel(graph, feeds, Path(path) if path else None)
+        names = [name for name, _ in graph.outputs]
+        # our thread is not pinned here: the threads that the peers make would inherit its one core
+        with Session(artifact, pin=False) as session:
+            found = compare(
+                lambda given: dict(zip(names, session.run(None, given), strict=True)),
+                peers, model, self.config.target.resolve().cores, seconds=settings.seconds,
+            )  # fmt: skip
+        return {
+            name: PeerSummary(median_ms=r.median_ms, ratio=r.ratio, status=r.status, reason=r.reason)
+            for name, r in found.peers.items()
+        }
 
     # ------------------------------------------------------------------ report
 
     def _summary(
-        self, workload: str, parts: Partition, target: Target, peak: Peak, tuner: Tuner, verification: Verification,
-        latency: Sequence[float], artifact: Path,
-    ) -> dict[str, Any]:  # fmt: skip
+        self, workload: Workload, target: Target, peak: Peak, tuner: Tuner, verification: Verification,
+        latency: Sequence[float], peers: dict[str, PeerSummary], artifact: Path,
+    ) -> Summary:  # fmt: skip
         failed: Counter[str] = Counter()
         for state in tuner.states:
             failed.update(state.failures)
         error = verification.max_error
-        untuned = [s.weight * (s.first_seconds or s.best) for s in tuner.states]
-        return {
-            "workload": workload, "target": target.name, "seed": self.config.seed,
-            "status": "interrupted" if tuner.interrupted else "complete", "verified": verification.verified,
-            "max_error": {"absolute": error.absolute, "relative": error.relative, "tolerance": error.tolerance},
-            "latency_ms": {"median": statistics.median(latency), "min": min(latency),
-                           "p90": float(np.percentile(latency, 90)), "samples": list(latency)},
-            "predicted": False, "untuned_ms": sum(untuned) * 1e3, "tuning_seconds": tuner.elapsed(),
-            "trials": tuner.trials, "invalid_candidates": 0, "failed_candidates": dict(failed),
-            "tasks": [
-                {"name": s.task.name, "weight": s.weight, "flops": s.task.flops, "bytes": s.task.traffic,
-                 "latency_ms": s.best * 1e3, "roofline_ms": s.roofline * 1e3, "sketches": len(s.traces),
-                 "trials": s.trials + s.resumed, "best_at_trial": s.best_at}
-                for s in tuner.states
-            ],
-            "peers": {},
-            "machine": {"cpu": target.name, "cores": target.cores, "vector_bits": target.vector_bits,
-                        "peak_gflops": peak.gflops, "bandwidth_gbs": peak.bandwidth_gbs},
-            "versions": {"muschedule": "0.1.0", "llvmlite": metadata.version("llvmlite"), "numpy": np.__version__},
-            "artifact": str(artifact),
-        }  # fmt: skip
+        status = "interrupted" if tuner.interrupted else "complete"
+        return Summary(
+            workload=workload.describe(), target=target.name, seed=self.config.seed,
+            status=status if verification.verified else "failed", verified=verification.verified,
+            max_error=MaxError(absolute=error.absolute, relative=error.relative, tolerance=error.tolerance),
+            latency_ms=Latency.of(list(latency)), predicted=False,
+            untuned_ms=sum(s.weight * (s.first_seconds or s.best) for s in tuner.states) * 1e3,
+            tuning_seconds=tuner.tuning_seconds, trials=tuner.trials, invalid_candidates=tuner.invalid,
+            failed_candidates=dict(failed),
+            tasks=tuple(
+                TaskSummary(
+                    name=s.task.name, weight=s.weight, flops=s.task.flops, bytes=s.task.traffic,
+                    latency_ms=s.best * 1e3, roofline_ms=s.roofline * 1e3, sketches=len(s.traces),
+                    trials=s.trials + s.resumed, best_at_trial=s.best_at,
+                ) for s in tuner.states
+            ),
+            peers=peers,
+            machine=Machine(cpu=target.name, cores=target.cores, vector_bits=target.vector_bits,
+                            peak_gflops=peak.gflops, bandwidth_gbs=peak.bandwidth_gbs),
+            versions={"muschedule": VERSION, "python": platform.python_version(), "numpy": np.__version__,
+                      "llvmlite": metadata.version("llvmlite")},
+            artifact=str(artifact),
+        )  # fmt: skip
 
-    def _write(self, summary: Mapping[str, Any]) -> None:
-        path = self.folder / "summary.json"
-        path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        for task in summary["tasks"]:
-            log.info("  %-60s x%-3d %9.4f ms  %5.1f %% of roofline  %d trials", task["name"][:60], task["weight"],
-                     task["latency_ms"], 100 * task["roofline_ms"] / task["latency_ms"], task["trials"])  # fmt: skip
-        log.info("verified %s, %.4f ms (untuned %.4f ms), %d trials in %.1f s, failed %s", summary["verified"],
-                 summary["latency_ms"]["median"], summary["untuned_ms"], summary["trials"],
-                 summary["tuning_seconds"], summary["failed_candidates"] or "none")  # fmt: skip
-
-    def _build(self, component: Component, where: str, **given: Any) -> Any:
-        return self.config.plugins.build(object, component, where, **given)
+    def _part(self, role: type[Any], component: Component, where: str, **given: Any) -> Any:
+        return self.config.plugins.build(role, component, where, **given)
 
 
-def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 400) -> list[float]:
+def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 1000) -> list[float]:
     """Milliseconds of each of many calls, after a warm-up."""
     for _ in range(3):
         call()
@@ -216,7 +255,17 @@ def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10,
     return samples
 
 
-def _logged(report: Report) -> None:
-    total = f"{report.total * 1e3:.3f} ms" if report.total is not None else "?"
-    log.info("%4d trials %6.1f s  best %s  (%s %.4f ms)", report.trials, report.seconds, total, report.task[:50],
-             report.best * 1e3)  # fmt: skip
+def _shown(progress: Progress) -> Callable[[Report], None]:
+    def show(report: Report) -> None:
+        progress.update(
+            report.trials,
+            best_ms=None if report.total is None else report.total * 1e3,
+            untuned_ms=None if report.untuned is None else report.untuned * 1e3,
+            task=report.task[:40],
+        )
+
+    return show
+
+
+def _silent(report: Report) -> None:
+    del report

@@ -78,13 +78,14 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a progress bar shows: trials so far, the weighted sum of the best times (or None), and a word on the task."""
+    """What a progress bar shows: trials so far, the weighted sum of the best times, that of the
+    first times (None while a task has none), and the task."""
 
     trials: int
     seconds: float
     total: float | None
+    untuned: float | None
     task: str
-    best: float
 
 
 class Tuner:
@@ -104,7 +105,9 @@ class Tuner:
         self._clock, self._report = clock, report
         self._rngs = [stream(seed, f"search/{state.task.key}") for state in self.states]
         self.trials = 0
+        self.invalid = 0
         self.interrupted = False
+        self.tuning_seconds = 0.0
         self._start = clock()
 
     def resume(self) -> None:
@@ -140,6 +143,7 @@ class Tuner:
                 self._batch(number)
         except KeyboardInterrupt:
             self.interrupted = True
+        self.tuning_seconds = self.elapsed()
 
     def elapsed(self) -> float:
         return self._clock() - self._start
@@ -196,6 +200,7 @@ class Tuner:
         if budget.trials_per_task is not None:
             count = max(1, min(count, budget.trials_per_task - state.trials - state.resumed))
         candidates = self._strategy.propose(state.history, self._cost, count, budget.pool, self._rngs[number])
+        candidates = [candidate for candidate in candidates if self._valid(state, candidate)]
         if not candidates:
             state.exhausted = True
             state.bests.append(state.best)
@@ -209,7 +214,16 @@ class Tuner:
         state.bests.append(state.best)
         sums = [s.weight * s.best for s in self.states]
         total = sum(sums) if all(value != float("inf") for value in sums) else None
-        self._report(Report(self.trials, self.elapsed(), total, state.task.name, state.best))
+        firsts = [s.weight * (s.first_seconds or s.best) for s in self.states]
+        untuned = sum(firsts) if total is not None else None
+        self._report(Report(self.trials, self.elapsed(), total, untuned, state.task.name))
+
+    def _valid(self, state: TaskState, candidate: Candidate) -> bool:
+        """What breaks a constraint is counted and dropped: there should be none."""
+        space = state.history.spaces[candidate.sketch].space
+        good = bool(space.valid(np.array([candidate.row], np.int64).reshape(1, -1))[0])
+        self.invalid += not good
+        return good
 
     def _build(self, state: TaskState, candidates: Iterable[Candidate]) -> list[Built]:
         requests = []

@@ -79,8 +79,14 @@ class ValueEmitter(MemoryEmitter):
             self.cache.append({})
             inside = self.value(value)
             self.cache.pop()
+            # neither side may be loaded where the other one is meant
+            rest = b.binary("xor", test, literal(True, "i1"))
+            self.lanes.mask = rest if old is None else b.binary("and", old, rest)
+            self.cache.append({})
+            outside = self.value(otherwise)
+            self.cache.pop()
             self.lanes.mask = old
-            return b.select(test, inside, self.value(otherwise))
+            return b.select(test, inside, outside)
         yes, no, end = b.new_label("some"), b.new_label("none"), b.new_label("joined")
         lanes = self.lane_count()
         b.branch(test, yes, no)

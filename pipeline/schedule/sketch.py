@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.errors import StepError
 from pipeline.ir.program import Program, instantiate
+from pipeline.schedule.codec import encode
 from pipeline.schedule.constraint import Constraint
 from pipeline.schedule.nest import clash, unknown_symbols
 from pipeline.schedule.steps import Step
@@ -31,14 +32,14 @@ class Sketch:
         """The sketch after one step, or StepError with the reason why it is not legal."""
         reason = step.why_not(self.program)
         if reason is not None:
-            raise StepError(f"{step} is not legal", where=self.program.name, why=reason)
+            raise StepError(f"{described(step)} is not legal", where=self.program.name, why=reason)
         return replace(self, program=step.apply(self.program), trace=(*self.trace, step))
 
     def declare(self, variable: Variable) -> Sketch:
         """The sketch with a random variable, whose symbols are parameters of the program from now on."""
         reason = clash(self.program, variables=variable.symbols)
         if reason is not None:
-            raise StepError(f"cannot declare {variable}", where=self.program.name, why=reason)
+            raise StepError(f"{described(variable)} cannot be declared", where=self.program.name, why=reason)
         program = replace(self.program, params=(*self.program.params, *variable.symbols))
         return replace(self, program=program, variables=(*self.variables, variable), trace=(*self.trace, variable))
 
@@ -46,9 +47,15 @@ class Sketch:
         """The sketch with one more constraint on its parameters."""
         reason = unknown_symbols(self.program, constraint.symbols())
         if reason is not None:
-            raise StepError(f"cannot require {constraint.name}", where=self.program.name, why=reason)
+            raise StepError(f"{described(constraint)} cannot be required", where=self.program.name, why=reason)
         return replace(self, constraints=(*self.constraints, constraint), trace=(*self.trace, constraint))
 
     def candidate(self, values: Mapping[str, int]) -> Program:
         """The concrete program at one value for each parameter."""
         return instantiate(self.program, values)
+
+
+def described(entry: Entry) -> str:
+    """An entry of a trace on one line, for errors and reports."""
+    fields = encode(entry)
+    return f"{fields.pop('kind')}({', '.join(f'{name}={value}' for name, value in fields.items())})"

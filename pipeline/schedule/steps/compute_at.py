@@ -146,7 +146,7 @@ def movable(program: Program, block: Block, place: Place) -> str | None:
     """Why the nest of a block cannot be made anew somewhere else."""
     if len(blocks_in(place.root)) != 1:
         others = ", ".join(other.name for other in blocks_in(place.root) if other is not block)
-        return f"block {block.name} is not a region of its own: {others} is in it, too"
+        return f"block {block.name} is not a region of its own, but shares it with {others}"
     buffer = find_buffer(program, block.buffer)
     assert buffer is not None
     if buffer.role not in ("intermediate", "packed") or buffer.scope != "global":

@@ -99,7 +99,7 @@ class Pack:
         assert buffer is not None
         partly = bool(block.where or clipping(block, around))
         if partly and buffer.scope == "global" and (near := nearby(program, place, self.buffer)) is not None:
-            return f"block {near} writes {self.buffer} in the same region, and a condition leaves out part of what is read"
+            return f"block {near} writes {self.buffer} in the same region, and a condition leaves out points"
         if buffer.scope != "global":
             if self.at is None:
                 return f"{self.buffer} lives inside a loop only: give that loop as `at`"

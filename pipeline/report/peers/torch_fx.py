@@ -16,21 +16,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pipeline.errors import UserError
+from pipeline.report.peers.torch_names import BINARY, SCATTER, UNARY
 
-_UNARY = {
-    "Neg": "neg", "Abs": "abs", "Sign": "sign", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal",
-    "Tanh": "tanh", "Sigmoid": "sigmoid", "Erf": "erf", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin",
-    "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh",
-    "Atanh": "atanh", "Floor": "floor", "Ceil": "ceil", "Round": "round", "Not": "logical_not", "IsNaN": "isnan",
-    "IsInf": "isinf", "Relu": "relu",
-}  # fmt: skip
-_BINARY = {
-    "Add": "add", "Sub": "sub", "Mul": "mul", "Pow": "pow", "Max": "maximum", "Min": "minimum", "And": "logical_and",
-    "Or": "logical_or", "Xor": "logical_xor", "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt",
-    "GreaterOrEqual": "ge", "MatMul": "matmul",
-}  # fmt: skip
 _SMALL = 1024
-_SCATTER = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 # The node whose outputs are made, the values that they are made from, and how.
 _Plan = tuple[onnx.NodeProto, list[str], Callable[..., Any]]
@@ -178,10 +166,10 @@ class _Translation:
         names, a = list(node.input), {item.name: helper.get_attribute_value(item) for item in node.attribute}
         op = node.op_type
         match op:
-            case _ if op in _UNARY:
-                return names, lambda x: call(getattr(torch, _UNARY[op]), x)
-            case _ if op in _BINARY:
-                return names, lambda x, y: call(getattr(torch, _BINARY[op]), x, y)
+            case _ if op in UNARY:
+                return names, lambda x: call(getattr(torch, UNARY[op]), x)
+            case _ if op in BINARY:
+                return names, lambda x, y: call(getattr(torch, BINARY[op]), x, y)
             case "Identity":
                 return names, lambda x: x
             case "Div":
@@ -291,7 +279,7 @@ class _Translation:
                     i = call(torch.remainder, call(torch.Tensor.to, i, long), size)
                     if reduction == "none":
                         return call(torch.scatter, x, axis, i, u)
-                    return call(torch.scatter_reduce, x, axis, i, u, _SCATTER[reduction])
+                    return call(torch.scatter_reduce, x, axis, i, u, SCATTER[reduction])
 
                 return list(names), scatter
             case _:

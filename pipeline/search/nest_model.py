@@ -121,14 +121,7 @@ class NestModel:
                 if kind == "parallel":
                     parallel = parallel * extent
             tasks = np.maximum(tasks, parallel)
-            cover = ones
-            for extent, form in leaf.covers:
-                reach = ones
-                for name, coefficient in form.terms:
-                    for axis, _, length in extents:
-                        if axis.var == name:
-                            reach = reach + np.abs(coefficient.evaluate(values)) * (length - 1)
-                cover = cover * np.minimum(1.0, extent.evaluate(values) / reach)
+            cover = self._cover(leaf, extents, values, ones)
             compute, detail = self._compute(leaf, extents, values, ones)
             level2, level3, memory, stores, footprints = self._traffic(leaf, extents, values, ones)
             compute, level2, level3, memory = (x * cover for x in (compute, level2, level3, memory))
@@ -152,6 +145,37 @@ class NestModel:
         seconds = cycles / np.maximum(tasks, 1) * rounds / frequency
         return seconds, {**sums, **notes, "tasks": tasks, "balance": balance}
 
+    def _cover(
+        self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array
+    ) -> Array:
+        """The share of the iterations that do something. The last register tile of an axis may be a part of one only,
+        which is not as cheap as its part: it has too few accumulators to hide the latency of an addition."""
+        lanes = self.target.lanes(max(leaf.size, 1))
+        tiles = ones
+        for axis, kind, length in extents:
+            if kind == "unrolled" and axis.var not in leaf.reduce_vars:
+                tiles = tiles * length
+            elif kind == "vectorized" and axis.var not in leaf.reduce_vars:
+                tiles = tiles * np.ceil(length / lanes)
+        needed = self.target.fma_per_cycle * self.target.fma_latency
+        floor = np.minimum(1.0, needed / tiles) if leaf.chain else np.zeros_like(ones)
+        cover = ones
+        by_name = {axis.var: (kind, length) for axis, kind, length in extents}
+        for extent, form in leaf.covers:
+            whole = ones * extent.evaluate(values)
+            reach, tile, vector = ones, ones, False
+            for name, coefficient in form.terms:
+                kind, length = by_name[name]
+                reach = reach + np.abs(coefficient.evaluate(values)) * (length - 1)
+                if kind in ("unrolled", "vectorized") and coefficient == Poly.of(1):
+                    tile, vector = length, kind == "vectorized"
+            full = np.floor(whole / tile)
+            rest = whole - full * tile
+            part = np.ceil(rest / lanes) / np.ceil(tile / lanes) if vector else rest / tile
+            used = full + np.where(rest > 0, np.maximum(part, floor), 0.0)
+            cover = cover * np.minimum(1.0, used * tile / np.maximum(reach, 1.0))
+        return cover
+
     def _compute(
         self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array
     ) -> tuple[Array, dict[str, Array]]:
@@ -172,7 +196,6 @@ class NestModel:
         if vector is not None and vector in leaf.reduce_vars:
             chain = chain * chunks * 3.0
         slots, fetches, gathers = unrolled * chunks * leaf.slots, np.zeros_like(ones), np.zeros_like(ones)
-        scalar = vector is None
         for access in leaf.accesses:
             if access.buffer.scope == "local":
                 continue
@@ -187,14 +210,15 @@ class NestModel:
             fetches = fetches + times * (1.0 if not access.store else 2.0)
         issue = slots / target.fma_per_cycle
         load = fetches / 2.0
+        jumps = self._jumps(leaf, extents, values, ones)
         latency = np.zeros_like(ones)
         if leaf.chain:
             latency = target.fma_latency * chain
         elif leaf.memory_chain:
-            latency = (target.fma_latency + 5.0) * chain * (1.0 if not scalar else 1.0)
+            latency = (target.fma_latency + 5.0) * chain
         longest = np.maximum(np.maximum(issue, load), latency)
         code = unrolled * chunks
-        cycles = serial * (longest + 0.15 * (issue + load) + LOOP_CYCLES + np.maximum(0.0, code - 600.0) * 0.02)
+        cycles = serial * (longest + 0.03 * (issue + load) + LOOP_CYCLES + jumps + np.maximum(0.0, code - 600.0) * 0.02)
         accumulators = ones
         for axis, kind, extent in extents:
             if kind == "unrolled" and axis.var not in leaf.reduce_vars:
@@ -207,6 +231,35 @@ class NestModel:
             "accumulators": accumulators, "unrolled": unrolled, "chunks": chunks, "inner_trips": inner, "code": code,
             "gathers": gathers, "rows": rows,
         }  # fmt: skip
+
+    def _jumps(
+        self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array
+    ) -> Array:
+        """Extra cycles of an iteration of the innermost serial loop: each line that lies a page or so from the one before
+        misses the prefetcher and the first-level TLB, and pages in a row fall into the same sets of the cache."""
+        inner = next((axis.var for axis, kind, _ in reversed(extents) if kind not in ("unrolled", "vectorized")), None)
+        total = np.zeros_like(ones)
+        if inner is None:
+            return total
+        around = [axis.var for axis, kind, _ in extents if kind in ("unrolled", "vectorized")]
+        for access in leaf.accesses:
+            if access.buffer.scope == "local" or any(dim is None for dim in access.dims):
+                continue
+            step, stride = np.zeros_like(ones), ones * access.size
+            for dim, extent in zip(reversed(access.dims), reversed(access.buffer.shape), strict=True):
+                assert dim is not None
+                # an unrolled part of the same index is stepped over together with the loop
+                step = step + stride * np.abs(dim.coefficient(inner).evaluate(values))
+                stride = stride * extent.evaluate(values)
+            lines = ones
+            for axis, _, length in extents:
+                if axis.var in around and access.varies(axis.var):
+                    last = access.dims[-1]
+                    unit = last is not None and last.coefficient(axis.var) == Poly.of(1)
+                    lines = lines * (np.ceil(length * access.size / STREAM) if unit else length)
+            far = np.where(step % 4096 == 0, 8.0, 4.0 * np.minimum(1.0, step / 2048.0))
+            total = total + np.where(step >= 1024.0, far * np.minimum(lines, 16.0), 0.0)
+        return total
 
     def _traffic(
         self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array

@@ -28,6 +28,7 @@ from pipeline.frontend.onnx import (
     ops_sample,
     ops_sequence,
     ops_shape,
+    ops_signal,
 )
 from pipeline.frontend.onnx.dimensions import bind, declared
 from pipeline.frontend.onnx.dtypes import dtype_of
@@ -44,7 +45,7 @@ from pipeline.ir.graph_builder import GraphBuilder
 FAMILIES = (
     ops_activation, ops_attention, ops_control, ops_einsum, ops_elementwise, ops_generate, ops_index, ops_legacy,
     ops_linear, ops_microsoft, ops_norm, ops_pool, ops_quantize, ops_recurrent, ops_reduce, ops_resize, ops_sample,
-    ops_sequence, ops_shape,
+    ops_sequence, ops_shape, ops_signal,
 )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def constant_store(block: Block, loops: Iterable[Loop], prefix: str, name: str, 
     def moved(expr: Expr) -> Expr:
         return substitute(expr, {**start, **names})
 
-    iters = tuple(replace(it, binding=moved(it.binding)) for it in block.iters if it.kind == "spatial")
+    iters = tuple(replace(it, binding=moved(it.binding)) for it in block.iters if it.kind != "reduce")
     where = tuple(moved(condition) for condition in block.where if not variables(condition) <= reduced)
     return nest(kept, Block(name, iters, block.buffer, block.indices, value, where=where))
 

@@ -84,7 +84,22 @@ class _Lowering:
             target = self.buffer(results.get(number, f"v{number}"), node.type.shape, node.type.dtype, role)
             self.values[number] = target
             self.operation(number, node, target)
-        return Program(name, tuple(self.buffers), Seq(tuple(self.regions)))
+        return self.without_idle_work(name)
+
+    def without_idle_work(self, name: str) -> Program:
+        """A tensor without elements is nobody's work; one that is an output is still said to be written."""
+        regions = [region for region in self.regions if not _idle(region)]
+        buffers = []
+        for buffer in self.buffers:
+            empty = any(not extent.terms for extent in buffer.shape)
+            if empty and buffer.role == "intermediate":
+                continue
+            buffers.append(buffer)
+            if empty and buffer.role == "output":
+                zero = Const(_number(0, buffer.dtype), buffer.dtype)
+                shape = tuple(extent.value for extent in buffer.shape)
+                regions.append(self.nest(f"no_{buffer.name}", buffer.name, shape, lambda s, _, zero=zero: zero))  # type: ignore[misc]
+        return Program(name, tuple(buffers), Seq(tuple(regions)))
 
     def buffer(self, name: str, shape: Shape, dtype: DType, role: str) -> str:
         assert role in ("input", "constant", "output", "intermediate")
@@ -113,7 +128,13 @@ class _Lowering:
         kinds: tuple[str, ...] = (),
         outer: tuple[Iter, ...] = (),
     ) -> Stmt:
-        """A block in its own loops; `value` and `store` are given the iteration variables."""
+        """A block in its own loops; `value` and `store` are given the iteration variables.
+
+        A combination of nothing is the initial value."""
+        if 0 in reduced:
+            assert init is not None
+            start = init
+            return self.nest(name, target, spatial, lambda s, _: start, store=store, kinds=kinds, outer=outer)
         extents = (*spatial, *reduced)
         variables = [f"s{i}" for i in range(len(spatial))] + [f"r{i}" for i in range(len(reduced))]
         roles = list(kinds) or ["spatial"] * len(spatial)
@@ -280,6 +301,8 @@ class _Lowering:
                                       combine="max" if op.last else "min", init=far))  # fmt: skip
 
     def padded(self, source: int, s: tuple[Expr, ...], low: Shape, interior: Shape, value: Const) -> Expr:
+        if 0 in self.shape(source):
+            return value
         condition: Expr | None = None
         indices: list[Expr] = []
         for index, before, gap, extent in zip(s, low, interior, self.shape(source), strict=True):
@@ -421,6 +444,15 @@ class _Lowering:
         if op.part == "values":
             self.regions.append(self.nest(
                 f"{name}_take", target, out, lambda i, _: self.load(source, swap(i, Load(place, i, "int64")))))  # fmt: skip
+
+
+def _idle(stmt: Stmt) -> bool:
+    """Does nothing run in the nest, because a loop around all of it has no iteration?"""
+    while isinstance(stmt, Loop):
+        if any(not axis.extent.terms for axis in stmt.axes):
+            return True
+        stmt = stmt.body
+    return False
 
 
 def _affine(map_: AffineMap, variables: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -82,8 +82,8 @@ def _passed(fn: str, values: Sequence[Array], errors: Sequence[Error], result: A
 
 
 def both(one: Array, other: Array) -> Array:
-    """Two independent errors together. np.hypot would take ten times as long to guard against what cannot happen."""
-    return np.sqrt(np.square(one) + np.square(other))
+    """Two independent errors together. np.hypot would take ten times as long; squares of tiny ones vanish."""
+    return np.maximum(np.sqrt(np.square(one) + np.square(other)), np.maximum(one, other))
 
 
 def _perturbed(fn: str, values: Sequence[Array], e: Sequence[Array], result: Array) -> Array:

@@ -113,8 +113,10 @@ def _elementwise(b: Rebuilder, node: Node, inputs: tuple[int, ...]) -> int | Non
             moved = _past_transpose(b, node, inputs, source[1])
             if moved is not None:
                 return moved
+    # towards fewer dimensions only: of two reshaped operands, each would pull the other into its shape for ever
     sources = [b.node(x).inputs[0] for x in inputs if isinstance(b.node(x).op, g.Reshape) and b.shape(x) == shape]
-    for y in sorted(dict.fromkeys(sources), key=lambda y: (len(b.shape(y)), sources.index(y))):
+    fewer = [y for y in dict.fromkeys(sources) if len(b.shape(y)) < len(shape)]
+    for y in sorted(fewer, key=lambda y: len(b.shape(y))):
         moved = _past_reshape(b, node, inputs, b.shape(y))
         if moved is not None:
             return moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from pipeline.measurement.sampling import Clock, Samples, SamplingPolicy, interl
 from pipeline.verification.verdict import compare
 
 _FLUSH_FACTOR = 2
+_CONSTANTS = -1  # in the place of a case's number
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class _Trial:
                     self._own[argument.name].spoil()
             self._team.run(self._entry, self._tables[number].ctypes.data)
             self.check_guards(f"in case {number}")
-            self._check_inputs(number, reference)
+            self._check_inputs(number, reference.cases[number].inputs)
             for argument in self._kernel.arguments:
                 if argument.role != "output" or self.failure is not None:
                     continue
@@ -164,6 +165,7 @@ class _Trial:
                     nearest, self.tolerance = verdict.share, verdict.tolerance
                 if not verdict.ok:
                     self.failure = Failure("wrong", f"case {number}, output {name}: {verdict.reason}")
+        self._check_inputs(_CONSTANTS, reference.constants)
 
     def check_guards(self, when: str) -> None:
         for name, buffer in self._own.items():
@@ -189,7 +191,7 @@ class _Trial:
                 continue
             constant = argument.role == "constant"
             source = reference.constants if constant else reference.cases[case].inputs
-            key = (-1 if constant else case, argument.name)
+            key = (_CONSTANTS if constant else case, argument.name)
             if argument.name not in source:
                 raise MeasureError(
                     "the reference lacks an argument of the kernel",
@@ -220,18 +222,13 @@ class _Trial:
         prologue(self._tables[0].ctypes.data, 0, 1, barrier)
         self.check_guards("in the prologue")
 
-    def _check_inputs(self, case: int, reference: Reference) -> None:
+    def _check_inputs(self, case: int, given: Mapping[str, np.ndarray]) -> None:
         """A kernel that writes to what it should read would spoil the next candidate's data too: put them back."""
-        sources: Sequence[tuple[int, dict[str, np.ndarray]]] = (
-            (case, dict(reference.cases[case].inputs)),
-            (-1, dict(reference.constants)),
-        )
-        for number, arrays in sources:
-            for name, value in arrays.items():
-                buffer = self._bench.inputs.get((number, name))
-                if buffer is None:
-                    continue
-                damage = buffer.damage()
-                if damage or buffer.array.tobytes() != np.ascontiguousarray(value).tobytes():
-                    del self._bench.inputs[number, name]
-                    self.failure = self.failure or Failure("wrong", f"{name}: {damage or 'an input was overwritten'}")
+        for name, value in given.items():
+            buffer = self._bench.inputs.get((case, name))
+            if buffer is None:
+                continue
+            damage = buffer.damage()
+            if damage or not buffer.holds(value):
+                del self._bench.inputs[case, name]
+                self.failure = self.failure or Failure("wrong", f"{name}: {damage or 'an input was overwritten'}")

@@ -46,6 +46,13 @@ class GuardedBuffer:
         if self.dtype == "bool":  # any other byte is not a bool, and NumPy may not compare it right
             self._bytes[:] = self._bytes & 1
 
+    def holds(self, value: np.ndarray) -> bool:
+        """Whether the contents are these, bit for bit."""
+        flat = np.asarray(value, order="C").reshape(-1).view(np.uint8)
+        whole = flat.size // 8 * 8  # in words: an eighth of the comparisons
+        same = np.array_equal(self._bytes[:whole].view(np.uint64), flat[:whole].view(np.uint64))
+        return same and np.array_equal(self._bytes[whole:], flat[whole:])
+
     def damage(self) -> str:
         """Where something wrote outside, or an empty text."""
         for guard, where in ((self._before, "before its start"), (self._after, "after its end")):

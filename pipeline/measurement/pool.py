@@ -7,6 +7,7 @@ without a guard, from `python -m`, from a test and from an interactive session a
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import queue
@@ -29,8 +30,8 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 # Libraries that start a thread per core of their own would disturb what the worker measures.
 _ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _BOOT = (
-    "import os, sys\n"
-    "sys.path.insert(0, sys.argv[1])\n"
+    "import json, os, sys\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
     f"for name in {_ONE_THREAD!r}: os.putenv(name, '1')\n"
     "from pipeline.measurement.worker import serve\n"
     "serve()\n"
@@ -66,7 +67,6 @@ class WorkerPool:
     ) -> None:
         setup = Setup(
             parent=os.getpid(),
-            path=tuple(sys.path),
             memory_bytes=memory_bytes,
             initializer=None if initializer is None else dotted(initializer),
             initializer_argument=initializer_argument,
@@ -228,7 +228,7 @@ class _Worker:
         windows = sys.platform == "win32"
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-E", "-c", _BOOT, _ROOT],
+                [sys.executable, "-E", "-c", _BOOT, json.dumps(_import_path())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._output,
@@ -334,6 +334,12 @@ class _Worker:
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
+
+
+def _import_path() -> list[str]:
+    """Where this process imports from. The worker ignores the environment, so it is told."""
+    path = [str(entry) for entry in sys.path]
+    return path if _ROOT in path else [_ROOT, *path]
 
 
 def _cause_of_death(code: int) -> str:

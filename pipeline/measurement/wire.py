@@ -17,10 +17,9 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to a worker: where it imports from, and its limits."""
+    """The first message to a worker: whose it is, its limit, and what to call first."""
 
     parent: int
-    path: tuple[str, ...]
     memory_bytes: int
     initializer: str | None
     initializer_argument: object

@@ -28,7 +28,6 @@ def serve() -> None:
     if not isinstance(setup, Setup):
         return
     _die_with(setup.parent)
-    sys.path[:] = list(setup.path)
     if sys.platform != "win32":
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()

@@ -52,3 +52,14 @@ def test_what_is_read_beyond_a_poisoned_buffer_is_nan():
     for kind in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
         beyond = buffer._memory[start + 16 : start + 24].view(kind)
         assert np.isnan(beyond.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 16, 67])
+def test_contents_are_compared_bit_for_bit(size):
+    buffer, value = GuardedBuffer((size,), "float16"), np.full(size, np.nan, np.float16)
+    buffer.array[...] = value
+    assert buffer.holds(value)
+    for place in range(size):
+        other = value.copy()
+        other.view(np.uint16)[place] ^= 1
+        assert not buffer.holds(other)

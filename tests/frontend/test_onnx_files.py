@@ -210,3 +210,17 @@ def test_initialisers_listed_as_inputs_are_constants(tmp_path: Path) -> None:
     assert [getattr(node.op, "name", None) for node in graph.nodes].count("x") == 1
     assert not any(getattr(node.op, "name", None) == "w" for node in graph.nodes)
     assert numpy_helper.to_array(model.graph.initializer[0]).shape == (64, 64)
+
+
+def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.acme", 1)]
+    call = helper.make_node("Again", ["a"], ["b"], domain="com.acme", name="inner")
+    function = helper.make_function("com.acme", "Again", ["a"], ["b"], [call], opsets)
+    node = helper.make_node("Again", ["x"], ["y"], domain="com.acme")
+    model = model_of([node], {"x": (FLOAT, (4,))}, ["y"], domains={"com.acme": 1}, functions=[function])
+    assert "node inner (Again): function Again calls itself" in message(saved(model, tmp_path))
+
+
+def test_a_model_describes_itself_by_file_and_sizes() -> None:
+    assert OnnxModel("a/m.onnx", {"batch": 2}).describe() == "a/m.onnx with batch=2"
+    assert OnnxModel("a/m.onnx").describe() == "a/m.onnx"

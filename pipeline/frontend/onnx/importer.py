@@ -23,7 +23,10 @@ Attributes = Mapping[str, AttributeProto]
 FunctionKey = tuple[str, str, str]
 
 # What an attribute of the wrong kind, count or size comes to: a file may hold anything.
-BROKEN = (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError, MemoryError)
+BROKEN = (
+    ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError,
+    MemoryError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,18 @@ class Frame:
 
 @dataclass(slots=True)
 class Importer:
-    """Holds the graph under construction and the functions that the model defines."""
+    """The graph under construction.
+
+    functions    that the model defines
+    unsupported  a phrase for every operator that is not supported, for errors
+    calling      the functions whose bodies are being written, the innermost last
+    """
 
     builder: GraphBuilder
     path: str
     functions: Mapping[FunctionKey, FunctionProto]
     unsupported: Mapping[str, str] = field(default_factory=dict)
+    calling: list[FunctionKey] = field(default_factory=list)
 
     def graph(self, graph: GraphProto, frame: Frame) -> tuple[Value, ...]:
         """The outputs of a graph whose inputs are in the environment of `frame`."""
@@ -86,9 +95,14 @@ class Importer:
     def node(self, node: NodeProto, frame: Frame, where: str, read: frozenset[str]) -> tuple[Value | None, ...]:
         operands = tuple(self.lookup(name, frame, where) if name else None for name in node.input)
         attributes = resolved(node, frame.attributes)
-        function = self.functions.get((plain(node.domain), node.op_type, node.overload))
-        if function is not None:
-            return self.function(function, operands, attributes, where)
+        key = (plain(node.domain), node.op_type, node.overload)
+        if key in self.functions:
+            if key in self.calling:
+                raise ModelError(f"function {node.op_type} calls itself", where=where, todo="Export the model again")
+            self.calling.append(key)
+            results = self.function(self.functions[key], operands, attributes, where)
+            self.calling.pop()
+            return results
         operator = operator_of(node.domain, node.op_type, frame.opsets)
         meaning = meaning_of(operator.domain, operator.name, operator.since)
         if meaning is None:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.errors import StepError
 from pipeline.ir.program import Program
 from pipeline.ir.target import Target
 from pipeline.schedule.sketch import Sketch
@@ -33,6 +34,13 @@ class SketchSpace:
     @cached_property
     def model(self) -> NestModel:
         return NestModel(self.sketch.program, self.target)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Rows:
+        """n valid rows, not always different ones; none at all where no row is valid."""
+        try:
+            return self.space.draw(n, rng)
+        except StepError:
+            return np.empty((0, len(self.space.columns)), np.int64)
 
     def analyse(self, rows: Rows) -> tuple[Array, Array]:
         """Predicted seconds (n,) and features (n, f) of candidates."""
@@ -65,10 +73,14 @@ class Observation:
 
 @dataclass(slots=True)
 class History:
-    """What is known of one task so far, in the order in which it was measured."""
+    """What is known of one task so far, in the order in which it was measured.
+
+    hints   candidates that were good elsewhere, on another machine or with another compiler, the fastest first
+    """
 
     spaces: tuple[SketchSpace, ...]
     observations: list[Observation] = field(default_factory=list)
+    hints: tuple[Candidate, ...] = ()
 
     def seen(self) -> set[tuple[int, tuple[int, ...]]]:
         return {observation.candidate.key for observation in self.observations}

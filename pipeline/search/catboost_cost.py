@@ -49,8 +49,8 @@ class CatboostCost:
         tables = [self._tables[key] for key in sorted(self._tables)]
         x = np.concatenate([table[0] for table in tables])
         y = np.concatenate([table[1] for table in tables])
-        if len(y) < LEAST or np.ptp(y) < 1e-9:
-            return
+        if len(y) < LEAST or np.ptp(y) < 1e-9 or not np.ptp(x, axis=0).any():
+            return  # nothing that could be told apart
         # the task at hand counts more than those before it
         weights = np.concatenate([
             np.full(len(self._tables[key][1]), 3.0 if key == number else 1.0) for key in sorted(self._tables)

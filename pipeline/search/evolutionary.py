@@ -1,4 +1,4 @@
-"""The strategy that breeds: mutation, crossover and steps to neighbours of good candidates, ranked by the cost model."""
+"""The strategy that breeds: good candidates mutated, crossed and moved to neighbours, ranked by the cost model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Evolutionary:
                 if taken >= count * 2:
                     break
         ranked.sort()
-        greedy = count - int(round(count * self.explore)) if count > 1 else count
+        greedy = count - round(count * self.explore) if count > 1 else count
         chosen = self._spread(ranked, greedy)
         rest = [item for item in ranked if item not in chosen]
         while rest and len(chosen) < count:
@@ -57,7 +57,8 @@ class Evolutionary:
         self, ranked: list[tuple[float, int, tuple[int, ...]]], count: int
     ) -> list[tuple[float, int, tuple[int, ...]]]:
         """The best, but no sketch takes more than two thirds of a batch while others come close."""
-        most = max(1, -(-2 * count // 3))
+        alone = len({number for _, number, _ in ranked}) == 1
+        most = count if alone else max(1, -(-2 * count // 3))
         chosen: list[tuple[float, int, tuple[int, ...]]] = []
         used: dict[int, int] = {}
         for item in ranked:
@@ -73,13 +74,13 @@ class Evolutionary:
     ) -> tuple[Rows, NDArray[np.float64]]:
         parameters = space.space
         known = [o.candidate.row for o in history.ranked() if o.candidate.sketch == space.number][: self.measured]
-        rows = parameters.draw(size, rng)
+        rows = space.draw(size, rng)
         if known:
             rows = np.concatenate([np.array(known, np.int64).reshape(len(known), -1), rows])
         rows = parameters.unique(rows)
         seconds = cost.predict(space, rows)
         for _ in range(self.generations):
-            if rows.shape[1] == 0:
+            if not rows.size:
                 break
             order = np.argsort(seconds, kind="stable")[: max(8, int(size * self.elite))]
             parents = rows[order]

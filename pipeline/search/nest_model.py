@@ -1,9 +1,10 @@
 """An analytic model of a sketch: the seconds of thousands of candidates at once, from loop extents and footprints.
 
-One pass over the program notes, for each block, its loops and the affine index of each access. All the rest is arithmetic on
-arrays with one entry per candidate: issue slots, dependence latency, bytes that cross each cache level, balance of threads.
-A footprint at a depth is the region that an access covers while the loops inside run; the outermost depth whose footprints
-fit into a cache is where data is reloaded (as in Low et al., Analytical Modeling Is Enough for High-Performance BLIS, 2016).
+One pass over the program notes, for each block, its loops and the affine index of each access. All the rest is
+arithmetic on arrays with one entry per candidate: issue slots, dependence latency, bytes that cross each cache level,
+balance of threads. A footprint at a depth is the region that an access covers while the loops inside run; the outermost
+depth whose footprints fit into a cache is where data is reloaded (as in Low et al., Analytical Modeling Is Enough for
+High-Performance BLIS, 2016).
 """
 
 from __future__ import annotations
@@ -145,9 +146,7 @@ class NestModel:
         seconds = cycles / np.maximum(tasks, 1) * rounds / frequency
         return seconds, {**sums, **notes, "tasks": tasks, "balance": balance}
 
-    def _cover(
-        self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array
-    ) -> Array:
+    def _cover(self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array) -> Array:
         """The share of the iterations that do something. The last register tile of an axis may be a part of one only,
         which is not as cheap as its part: it has too few accumulators to hide the latency of an addition."""
         lanes = self.target.lanes(max(leaf.size, 1))
@@ -232,9 +231,7 @@ class NestModel:
             "gathers": gathers, "rows": rows,
         }  # fmt: skip
 
-    def _jumps(
-        self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array
-    ) -> Array:
+    def _jumps(self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array) -> Array:
         """Extra cycles of an iteration of the innermost serial loop: each line that lies a page or so from the one before
         misses the prefetcher and the first-level TLB, and pages in a row fall into the same sets of the cache."""
         inner = next((axis.var for axis, kind, _ in reversed(extents) if kind not in ("unrolled", "vectorized")), None)
@@ -293,9 +290,7 @@ class NestModel:
             )
         sums = [sum(level, np.zeros_like(ones)) for level in footprints]
         results = []
-        threads = self.target.cores
         sizes = [self.target.cache(1) or 32768, self.target.cache(2) or 262144, (self.target.cache(3) or 1 << 22)]
-        del threads
         for size in sizes:
             moved = [f * t for f, t in zip(footprints[depth], times[depth], strict=True)]
             for level in range(depth, -1, -1):
@@ -321,11 +316,12 @@ def _bytes(access: Access, widths: list[Array], limits: list[Any], ones: Array) 
     """The bytes of a region, in whole lines along its last dimension."""
     if not widths:
         return ones * access.size
-    total = ones * access.size
+    total: Array = ones * access.size
     for width, limit, dim in zip(widths[:-1], limits[:-1], access.dims[:-1], strict=True):
         total = total * (limit if dim is None else np.minimum(width, limit))
     run = limits[-1] * ones if access.dims[-1] is None else np.minimum(widths[-1], limits[-1])
-    return total * np.maximum(run, np.minimum(STREAM / access.size, limits[-1]))
+    line: Array = np.maximum(run, np.minimum(STREAM / access.size, limits[-1]))
+    return total * line
 
 
 def _unit_stride(access: Access, var: str) -> bool:

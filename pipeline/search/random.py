@@ -8,6 +8,7 @@ from pipeline.search.candidates import Candidate, History
 from pipeline.search.cost_model import CostModel
 
 ATTEMPTS = 8
+LEAST = 64  # rows drawn at once, so that the last few of a small space are found too
 
 
 class Random:
@@ -21,12 +22,13 @@ class Random:
         found: list[Candidate] = []
         for _ in range(ATTEMPTS):
             for space in history.spaces:
-                share = -(-(count - len(found)) // max(1, len(history.spaces)))
-                for row in space.space.draw(max(share, 1), rng):
+                share = min(-(-count // len(history.spaces)), count - len(found))
+                for row in space.draw(max(share, LEAST), rng):
                     candidate = Candidate(space.number, tuple(int(v) for v in row))
-                    if candidate.key not in seen and len(found) < count:
+                    if candidate.key not in seen and share > 0:
                         seen.add(candidate.key)
                         found.append(candidate)
+                        share -= 1
             if len(found) >= count:
                 break
         return found

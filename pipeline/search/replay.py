@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from pipeline.search.candidates import Candidate, History
@@ -12,15 +10,18 @@ from pipeline.search.random import Random
 
 
 class Replay:
-    """`known` lists the candidates of earlier runs, the fastest first; the engine fills it from the store."""
+    """What the store knows of this task from other machines, compilers or runs comes first (`History.hints`)."""
 
     def __init__(self) -> None:
-        self.known: Callable[[History], list[Candidate]] = lambda history: []
         self._random = Random()
 
     def propose(
         self, history: History, cost: CostModel, count: int, pool: int, rng: np.random.Generator
     ) -> list[Candidate]:
         seen = history.seen()
-        found = [candidate for candidate in self.known(history) if candidate.key not in seen][:count]
+        found: list[Candidate] = []
+        for candidate in history.hints:
+            if candidate.key not in seen and len(found) < count:
+                seen.add(candidate.key)
+                found.append(candidate)
         return found or self._random.propose(history, cost, count, pool, rng)

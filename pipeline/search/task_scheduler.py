@@ -21,11 +21,11 @@ class Progress:
 
 
 def converged(progress: Progress, patience: int, min_gain: float) -> bool:
-    """Have the last `patience` batches together gained less than `min_gain` of the time?"""
+    """Have the last `patience` batches together gained no more than `min_gain` of the time?"""
     bests = progress.bests
     if len(bests) <= patience or bests[-1] == float("inf"):
         return len(bests) >= 3 * patience
-    return bests[-1] > (1.0 - min_gain) * bests[-1 - patience]
+    return bests[-1] >= (1.0 - min_gain) * bests[-1 - patience]
 
 
 def choose(tasks: Sequence[Progress], open_: Sequence[int], patience: int, min_gain: float) -> int | None:

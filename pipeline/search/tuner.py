@@ -1,4 +1,4 @@
-"""The tuning loop: propose, build, check and time, record, learn; task by task, until the budget or the gain runs out."""
+"""The tuning loop: propose, build, check and time, record, learn; task by task, until budget or gain run out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -118,15 +118,11 @@ class Tuner:
             sketches = {trace: number for number, trace in enumerate(state.traces)}
             known = self._store.records(state.task.key, self._target_key, self._version)
             for record in sorted(known, key=lambda r: (r.created, r.candidate_key)):
-                number = sketches.get(record.sketch)
-                if number is None:
+                candidate = _candidate(state, sketches, record)
+                if candidate is None:
                     continue
-                columns = state.history.spaces[number].space.columns
-                if set(columns) != set(record.values):
-                    continue
-                row = tuple(record.values[name] for name in columns)
                 seconds = None if record.latency_ns is None else record.latency_ns * 1e-9
-                state.history.observations.append(Observation(Candidate(number, row), seconds))
+                state.history.observations.append(Observation(candidate, seconds))
                 state.resumed += 1
                 if state.resumed % self._budget.batch == 0:
                     state.bests.append(state.best)
@@ -135,10 +131,23 @@ class Tuner:
             if state.resumed:
                 self._cost.learn(state.history)
 
+    def recall(self) -> None:
+        """Takes in, as hints, what was fastest for these tasks on any machine and with any compiler."""
+        if self._store is None:
+            return
+        for state in self.states:
+            sketches = {trace: number for number, trace in enumerate(state.traces)}
+            known = [r for r in self._store.everything(state.task.key) if r.latency_ns is not None]
+            known.sort(key=lambda r: (r.latency_ns or 0.0, r.candidate_key))
+            found = (_candidate(state, sketches, record) for record in known)
+            different = {candidate.key: candidate for candidate in found if candidate is not None}
+            state.history.hints = tuple(different.values())
+
     def run(self) -> None:
         """Until the budget is spent or every task has converged. An interrupt ends it with the best so far."""
         self._start = self._clock()
         try:
+            self.recall()
             while (number := self._next()) is not None:
                 self._batch(number)
         except KeyboardInterrupt:
@@ -181,7 +190,7 @@ class Tuner:
 
     def _next(self) -> int | None:
         budget = self._budget
-        if budget.trials is not None and self.trials >= budget.trials:
+        if budget.trials is not None and self._spent() >= budget.trials:
             return None
         if budget.seconds is not None and self.elapsed() >= budget.seconds:
             return None
@@ -192,11 +201,15 @@ class Tuner:
         ]  # fmt: skip
         return choose([state.progress() for state in self.states], open_, budget.patience, budget.min_gain)
 
+    def _spent(self) -> int:
+        """Trials that count towards the budget: those of a run that was cut short need not be made again."""
+        return self.trials + sum(state.resumed for state in self.states)
+
     def _batch(self, number: int, count: int | None = None) -> None:
         state, budget = self.states[number], self._budget
         count = budget.batch if count is None else count
         if budget.trials is not None:
-            count = max(1, min(count, budget.trials - self.trials))
+            count = max(1, min(count, budget.trials - self._spent()))
         if budget.trials_per_task is not None:
             count = max(1, min(count, budget.trials_per_task - state.trials - state.resumed))
         candidates = self._strategy.propose(state.history, self._cost, count, budget.pool, self._rngs[number])
@@ -298,6 +311,17 @@ class Tuner:
                 seconds = statistics.median(result.samples_ns) * 1e-9
             place = state.history.observations.index(observation)
             state.history.observations[place] = Observation(observation.candidate, seconds)
+
+
+def _candidate(state: TaskState, sketches: Mapping[str, int], record: Record) -> Candidate | None:
+    """The candidate of a record; None where the rules make that sketch no more, or it has other parameters now."""
+    number = sketches.get(record.sketch)
+    if number is None:
+        return None
+    columns = state.history.spaces[number].space.columns
+    if set(columns) != set(record.values):
+        return None
+    return Candidate(number, tuple(record.values[name] for name in columns))
 
 
 def stream(seed: int, name: str) -> np.random.Generator:

@@ -19,8 +19,8 @@ COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos",
 class AutoInline:
     """Inline a producer into its consumers where nothing costly is computed twice by it.
 
-    A block that only moves or cheaply changes elements goes into every consumer; one with a costly function only where it
-    is used once. A reduction that reads its operands many times takes in nothing but moves.
+    A block that only moves or cheaply changes elements goes into every consumer; one with a costly function only where
+    it is used once. A reduction that reads its operands many times takes in nothing but moves.
     """
 
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:

@@ -34,13 +34,13 @@ LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
 class MultiLevelTiling:
     """Tile every loop of a reduction as the letters of `structure` say, and keep the innermost tile in registers.
 
-    structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S level is
-               what threads share out; the last one, after the last R, is the register tile. Where two Rs follow each other
-               at the end, the inner one is unrolled.
+    structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S level
+               is what threads share out; the last one, after the last R, is the register tile. Where two Rs follow each
+               other at the end, the inner one is unrolled.
     rows       the register tile has at most so many vectors of rows
 
-    Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are offered both
-    ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
+    Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are offered
+    both ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
 
     One axis is vectorized: the last one of the result. Ragged tiles are masked or peeled, so every extent will do.
     """
@@ -57,8 +57,8 @@ class MultiLevelTiling:
         results = []
         for packed in _packings(sketch.program, plan):
             made = sketch
-            for number, (buffer, order) in enumerate(packed):
-                made = _pack(made, plan, buffer, order, f"{block}_pack{number}", target)
+            for number, operand in enumerate(packed):
+                made = _pack(made, plan, operand, f"{block}_pack{number}")
             results.append(_finish(made, plan))
         return results
 
@@ -169,7 +169,7 @@ def _split(sketch: Sketch, plan: _Plan, it: Iter, levels: int, rows: int, vector
 
 
 def _order_levels(plan: _Plan, spatial_levels: int) -> None:
-    """Outer levels run the vectorized axis slowest, so that a panel stays in cache; the register tile runs it fastest."""
+    """Outer levels run the vectorized axis slowest, so that a panel stays in cache; register tiles run it fastest."""
     vector = plan.where[plan.vector.var]
     for level in range(spatial_levels):
         loops = plan.levels.get(("S", level), [])
@@ -188,39 +188,48 @@ def _nest_order(plan: _Plan, structure: str) -> list[str]:
     return order
 
 
-def _packings(program: Program, plan: _Plan) -> list[list[tuple[str, tuple[str, ...]]]]:
-    """The choices of operands to pack, each with the order of the loops that its packed form has."""
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A load that may be packed: the buffer, which of its loads, and the order of the loops of its packed form."""
+
+    buffer: str
+    number: int
+    order: tuple[str, ...]
+
+
+def _packings(program: Program, plan: _Plan) -> list[list[_Operand]]:
+    """The choices of operands to pack: those that have to be, and those and all that may be."""
     block, place = block_at(program, plan.block)
     vector = plan.where[plan.vector.var]
-    always: list[tuple[str, tuple[str, ...]]] = []
-    maybe: list[tuple[str, tuple[str, ...]]] = []
+    always: list[_Operand] = []
+    maybe: list[_Operand] = []
     chain = [axis.var for axis in place.axes]
     reads: dict[str, list[Load]] = {}
     for load in loads(block.value):
         reads.setdefault(load.buffer, []).append(load)
     for buffer, found in reads.items():
-        if len(found) != 1:
-            continue
-        forms = [affine(over_loops(block, index)) for index in found[0].indices]
-        if any(form is None for form in forms):
-            continue
-        used = {name for form in forms if form is not None for name, _ in form.terms}
-        order = tuple(name for name in chain if name in used)
-        step = Pack(plan.block, buffer, order, f"{plan.block}_probe", None)
-        if not set(vector) & used or step.why_not(program) is not None:
-            continue
-        last = forms[-1]
-        contiguous = last is not None and last.coefficient(vector[-1]) == Poly.of(1)
         known = find_buffer(program, buffer)
         constant = known is not None and known.role == "constant"
-        (always if constant or not contiguous else maybe).append((buffer, order))
+        # from the last to the first: the numbers of those that are left stay what they are
+        for number, load in reversed(list(enumerate(found))):
+            forms = [affine(over_loops(block, index)) for index in load.indices]
+            if any(form is None for form in forms):
+                continue
+            used = {name for form in forms if form is not None for name, _ in form.terms}
+            order = tuple(name for name in chain if name in used)
+            step = Pack(plan.block, buffer, order, f"{plan.block}_probe", None, number)
+            if not set(vector) & used or step.why_not(program) is not None:
+                continue
+            last = forms[-1]
+            contiguous = last is not None and last.coefficient(vector[-1]) == Poly.of(1)
+            (always if constant or not contiguous else maybe).append(_Operand(buffer, number, order))
     return [always, *([[*always, *maybe]] if maybe else [])]
 
 
-def _pack(sketch: Sketch, plan: _Plan, buffer: str, order: tuple[str, ...], name: str, target: Target) -> Sketch:
+def _pack(sketch: Sketch, plan: _Plan, operand: _Operand, name: str) -> Sketch:
     """A copy of the operand in the order in which the register tile reads it."""
-    del target
-    sketch = sketch.apply(Pack(plan.block, buffer, order, name, None))
+    order = operand.order
+    sketch = sketch.apply(Pack(plan.block, operand.buffer, order, name, None, operand.number))
     loops = [f"{name}_{var}" for var in order]
     sketch = sketch.apply(Vectorize(loops[-1]))
     _, place = block_at(sketch.program, name)

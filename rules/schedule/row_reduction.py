@@ -21,8 +21,8 @@ class RowReduction:
     """Reductions along contiguous rows, and what is computed from them, in one loop over the rows.
 
     Threads share the rows. What is made of a row stays in the cache of its core; reductions and elementwise work are
-    vectorized along the row. Where there are fewer rows than threads, a reduction is cut into pieces first, whose results
-    are combined at the end.
+    vectorized along the row. Where there are fewer rows than threads, a reduction is cut into pieces first, whose
+    results are combined at the end.
     """
 
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:

@@ -41,6 +41,18 @@ def settle(b: Rebuilder, node: Node, inputs: tuple[int, ...]) -> int | None:
             back = inverse(perm)
             op = g.Slice(tuple(starts[p] for p in back), tuple(strides[p] for p in back))
             return transposed(b, b.add(op, x, shape=tuple(node.type.shape[p] for p in back)), perm)
+        case g.Broadcast() if len(b.shape(inputs[0])) == len(node.type.shape):
+            source = _source(b, inputs[0])
+            if source is None:
+                return None
+            x, perm = source
+            return transposed(b, b.broadcast(x, tuple(node.type.shape[p] for p in inverse(perm))), perm)
+        case g.Gather(axis) if len(b.shape(inputs[1])) == 1:
+            source = _source(b, inputs[0])
+            if source is None:
+                return None
+            x, perm = source
+            return transposed(b, b.add(g.Gather(perm[axis]), x, inputs[1]), perm)
         case g.Concat(axis):
             return _concat(b, axis, inputs)
         case _:

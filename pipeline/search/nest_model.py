@@ -232,7 +232,7 @@ class NestModel:
         }  # fmt: skip
 
     def _jumps(self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array) -> Array:
-        """Extra cycles of an iteration of the innermost serial loop: each line that lies a page or so from the one before
+        """Extra cycles of an iteration of the innermost serial loop: each line that lies about a page from the last
         misses the prefetcher and the first-level TLB, and pages in a row fall into the same sets of the cache."""
         inner = next((axis.var for axis, kind, _ in reversed(extents) if kind not in ("unrolled", "vectorized")), None)
         total = np.zeros_like(ones)

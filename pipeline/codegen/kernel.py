@@ -1,8 +1,8 @@
 """A compiled kernel: relocatable object code and what a caller must know to run it.
 
 Every kernel has the signature `void symbol(ptr buffers, i64 thread, i64 threads, ptr barrier)`. It is SPMD: each of
-`threads` threads calls it with the same buffers and barrier and its own number. `buffers` is an array of pointers, one per
-argument, in order, 64-byte aligned. Regions inside one kernel are kept apart by calls of `muschedule_barrier`.
+`threads` threads calls it with the same buffers and barrier and its own number. `buffers` is an array of pointers, one
+per argument, in order, 64-byte aligned. Regions inside one kernel are kept apart by calls of `muschedule_barrier`.
 """
 
 from __future__ import annotations

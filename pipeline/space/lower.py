@@ -187,8 +187,8 @@ class _Lowering:
                 self.regions.append(self.nest(name, target, shape, lambda s, _: self.padded(
                     inputs[0], s, low, interior, Const(_number(value, dtype), dtype))))  # fmt: skip
             case Broadcast():
-                self.regions.append(self.nest(
-                    name, target, shape, lambda s, _: self.load(inputs[0], _broadcast(s, self.shape(inputs[0])))))  # fmt: skip
+                self.regions.append(self.nest(name, target, shape, lambda s, _: self.load(
+                    inputs[0], _broadcast(s, self.shape(inputs[0])))))  # fmt: skip
             case Concat(axis):
                 self.concat(name, node, target, axis % len(shape))
             case Gather(axis):
@@ -324,12 +324,16 @@ class _Lowering:
     def concat(self, name: str, node: Node, target: str, axis: int) -> None:
         offset = 0
         for position, source in enumerate(node.inputs):
-            shape, start = self.shape(source), offset
-            self.regions.append(self.nest(
-                f"{name}_{position}", target, shape, lambda s, _, source=source: self.load(source, s),
-                store=lambda s, start=start: tuple(
-                    add(i, Const(start)) if d == axis else i for d, i in enumerate(s))))  # type: ignore[misc]  # fmt: skip
-            offset += shape[axis]
+            self.piece(f"{name}_{position}", source, target, axis, offset)
+            offset += self.shape(source)[axis]
+
+    def piece(self, name: str, source: int, target: str, axis: int, start: int) -> None:
+        """One operand of a concatenation, which begins at `start` along the axis."""
+
+        def place(s: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return tuple(add(i, Const(start)) if d == axis else i for d, i in enumerate(s))
+
+        self.regions.append(self.nest(name, target, self.shape(source), lambda s, _: self.load(source, s), store=place))
 
     def index(self, number: int, s: tuple[Expr, ...], extent: int) -> Expr:
         """An index from a tensor: negative ones count from the end, others are kept in bounds."""
@@ -398,7 +402,7 @@ class _Lowering:
         axis = op.axis % len(shape)
         out = node.type.shape
         extent = shape[axis]
-        kind = "max" if op.largest else "min"
+        kind: Combine = "max" if op.largest else "min"
         best = self.buffer(f"{target}_best", out, dtype, "intermediate")
         place = target if op.part == "indices" else self.buffer(f"{target}_place", out, "int64", "intermediate")
 
@@ -443,7 +447,8 @@ class _Lowering:
         self.regions.append(body)
         if op.part == "values":
             self.regions.append(self.nest(
-                f"{name}_take", target, out, lambda i, _: self.load(source, swap(i, Load(place, i, "int64")))))  # fmt: skip
+                f"{name}_take", target, out,
+                lambda i, _: self.load(source, swap(i, Load(place, i, "int64")))))  # fmt: skip
 
 
 def _idle(stmt: Stmt) -> bool:

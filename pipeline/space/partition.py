@@ -1,7 +1,7 @@
 """A graph into tasks: each anchor (a product, a reduction) takes along the elementwise work around it.
 
-A group has one value that others see, so that nothing between its operations is ever stored. Reshapes between groups cost
-nothing: both sides see the same bytes.
+A group has one value that others see, so that nothing between its operations is ever stored. Reshapes between groups
+cost nothing: both sides see the same bytes.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class _Grouping:
                         chosen.add(source)
 
     def follows(self, number: int, chosen: set[int], anchor: int, rows: tuple[Shape, Shape] | None) -> bool:
-        """May the operation join the group: is it fed by it, cheap, of its shape, and not waiting for it by a detour?"""
+        """May the operation join the group: fed by it, cheap, of its shape, and not waiting for it by a detour?"""
         node = self.graph.nodes[number]
         if not any(source in chosen for source in node.inputs):
             return False

@@ -1,4 +1,4 @@
-"""The conditions of the blocks of a concrete program as linear inequalities, and where a loop can be split so that they hold."""
+"""The conditions of blocks as linear inequalities, and where a loop can be split so that they hold."""
 
 from __future__ import annotations
 

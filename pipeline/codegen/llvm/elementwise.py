@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pipeline.codegen.llvm.ir_builder import FLOATS, UNSIGNED, VALUE_TYPE, IrBuilder, Value, literal
 from pipeline.errors import CodegenError
 from pipeline.ir.graph import DType
 
 MATH = frozenset({
-    "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "pow", "reciprocal", "rsqrt",
+    "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
+    "acosh", "atanh", "pow", "reciprocal", "rsqrt",
 })  # fmt: skip
 COMPARE = {"eq": ("oeq", "eq"), "ne": ("une", "ne"), "lt": ("olt", "lt"), "le": ("ole", "le"), "gt": ("ogt", "gt"),
            "ge": ("oge", "ge")}  # fmt: skip
@@ -22,7 +22,7 @@ BITS = {"float": 32, "double": 64, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64"
 class MathFunctions(Protocol):
     """Where the approximations of exp, tanh … come from."""
 
-    def call_symbol(self, fn: str, lanes: int, dtype: str) -> str: ...
+    def call_symbol(self, fn: str, lanes: int, dtype: Literal["float", "double"]) -> str: ...
 
 
 def elementwise(
@@ -93,7 +93,7 @@ def _float(b: IrBuilder, library: MathFunctions, fn: str, args: tuple[Value, ...
             return b.binary("fdiv", literal(1.0, a.type), b.intrinsic("sqrt", a))
         case _ if fn in MATH:
             lanes = max(arg.lanes for arg in args)
-            symbol = library.call_symbol(fn, lanes, a.type)
+            symbol = library.call_symbol(fn, lanes, "float" if a.type == "float" else "double")
             return b.call(symbol, a.type, lanes, *args)
         case _:
             raise CodegenError(f"no code for {fn} on floating point", where="codegen.llvm.elementwise")
@@ -149,37 +149,58 @@ def _integer(b: IrBuilder, fn: str, args: tuple[Value, ...], dtype: DType) -> Va
         case "div" | "mod" | "fmod" | "floordiv":
             return _divide(b, fn, a, args[1], sign)
         case "pow":
-            x, y = (b.convert("uitofp" if unsigned else "sitofp", v, "double") for v in args)
-            raised = b.intrinsic("pow", x, y)
-            return saturate(b, raised, a.type, unsigned)
+            return _power(b, a, args[1], unsigned)
         case _:
             raise CodegenError(f"no code for {fn} on {dtype}", where="codegen.llvm.elementwise")
 
 
-def _divide(b: IrBuilder, fn: str, x: Value, y: Value, sign: str) -> Value:
-    """Division is undefined in LLVM by zero and for INT_MIN / -1: the divisor is made 1 there."""
+def _power(b: IrBuilder, x: Value, y: Value, unsigned: bool) -> Value:
+    """Squares and products, which wrap; a negative power is the reciprocal, truncated: not 0 only for 1 and -1."""
     zero, one = literal(0, x.type), literal(1, x.type)
+    raised, square = one, x
+    for bit in range(BITS[x.type] - (0 if unsigned else 1)):
+        if bit:
+            square = b.binary("mul", square, square)
+        used = b.compare("icmp ne", b.binary("and", y, literal(1 << bit, x.type)), zero)
+        raised = b.select(used, b.binary("mul", raised, square), raised)
+    if unsigned:
+        return raised
+    minus = literal(-1, x.type)
+    odd = b.compare("icmp ne", b.binary("and", y, one), zero)
+    inverse = b.select(b.compare("icmp eq", x, minus), b.select(odd, minus, one), zero)
+    inverse = b.select(b.compare("icmp eq", x, one), one, inverse)
+    return b.select(b.compare("icmp slt", y, zero), inverse, raised)
+
+
+def _divide(b: IrBuilder, fn: str, x: Value, y: Value, sign: str) -> Value:
+    """Division is undefined in LLVM by zero, where ours is 0, and for INT_MIN / -1: the divisor is made 1 there."""
+    zero, one = literal(0, x.type), literal(1, x.type)
+    by_zero: Value | None = None
     if not (y.literal and y.name.lstrip("-").isdigit() and int(y.name) > 0):
-        bad = b.compare("icmp eq", y, zero)
+        bad = by_zero = b.compare("icmp eq", y, zero)
         if sign == "s":
             least = literal(-(1 << (BITS[x.type] - 1)), x.type)
             overflow = b.binary("and", b.compare("icmp eq", x, least), b.compare("icmp eq", y, literal(-1, x.type)))
             bad = b.binary("or", bad, overflow)
         y = b.select(bad, one, y)
+
+    def over(quotient: Value) -> Value:
+        return quotient if by_zero is None else b.select(by_zero, zero, quotient)
+
     if fn == "div":
-        return b.binary(f"{sign}div", x, y)
+        return over(b.binary(f"{sign}div", x, y))
     remainder = b.binary(f"{sign}rem", x, y)
     if fn == "fmod" or (sign == "u" and fn == "mod"):
         return remainder
     quotient = b.binary(f"{sign}div", x, y) if fn == "floordiv" else None
     if sign == "u":
         assert quotient is not None
-        return quotient
+        return over(quotient)
     # the remainder of a floored division has the sign of the divisor
     unlike = b.compare("icmp slt", b.binary("xor", remainder, y), zero)
     wrong = b.binary("and", b.compare("icmp ne", remainder, zero), unlike)
     if quotient is not None:
-        return b.select(wrong, b.binary("sub", quotient, one), quotient)
+        return over(b.select(wrong, b.binary("sub", quotient, one), quotient))
     return b.select(wrong, b.binary("add", remainder, y), remainder)
 
 

@@ -1,4 +1,4 @@
-"""A concrete program into LLVM IR: loops into branches, unrolled loops into copies, vectorized loops into explicit vectors."""
+"""A concrete program into LLVM IR: loops into branches, unrolled ones into copies, vectorized ones into vectors."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Emitter(BlockEmitter):
         self.scratch_used = before
 
     def parallel(self, loop: Loop) -> None:
-        """Threads take contiguous chunks of the iterations: neighbours share data, and chunks do not depend on timing."""
+        """Threads take contiguous chunks of the iterations: neighbours share data, and no chunk depends on timing."""
         b = self.b
         total = 1
         for axis in loop.axes:
@@ -207,6 +207,9 @@ class Emitter(BlockEmitter):
         lanes = self.target.lanes(min(max(widths, default=4), 8))
         if self.lanes is not None or extent == 1 or lanes == 1:
             self.unrolled([axis], loop.body)
+            return
+        if any(isinstance(inner, Alloc) for inner in walk(loop.body)):
+            self.serial([axis], loop.body)  # each lane would need a buffer of its own
             return
         start, _, _, end = self.table.interval(axis.var, 0, extent, loop.body, self.ranges)
         whole = (end - start) // lanes

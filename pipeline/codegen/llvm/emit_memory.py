@@ -115,8 +115,8 @@ class MemoryEmitter(IndexEmitter):
         self.b.declare(name, f"declare {type_} @{name}(<{count} x ptr>, <{count} x i1>, {type_})")
         every = mask or lane_mask(0, count, count)
         return self.b.assign(
-            f"call {type_} @{name}(<{count} x ptr> align {BYTES[place.buffer.dtype]} {pointers}, <{count} x i1> {every}, "
-            f"{type_} zeroinitializer)",
+            f"call {type_} @{name}(<{count} x ptr> align {BYTES[place.buffer.dtype]} {pointers}, "
+            f"<{count} x i1> {every}, {type_} zeroinitializer)",
             memory, count,
         )  # fmt: skip
 

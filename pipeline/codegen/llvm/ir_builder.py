@@ -1,4 +1,4 @@
-"""A writer of LLVM IR text: typed values, fresh names, basic blocks, and the few instructions that the emitter needs."""
+"""A writer of LLVM IR text: typed values, fresh names, basic blocks, and the instructions that the emitter needs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def vector_type(type_: str, lanes: int) -> str:
 
 
 def literal(value: int | float | bool, type_: str, lanes: int = 1) -> Value:
-    """A constant. Floats are written as the hexadecimal of the double of the same value, so that nothing is rounded twice."""
+    """A constant. Floats are written as the bits of the double of the same value, so that nothing is rounded twice."""
     if type_ in ("float", "double"):
         with np.errstate(over="ignore"):
             exact = float(np.float32(value)) if type_ == "float" else float(value)

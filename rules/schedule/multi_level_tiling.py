@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pipeline.ir.expr import Load, Var, affine, loads
+from pipeline.ir.expr import Load, Var, affine, loads, variables
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Block, Iter, Program
 from pipeline.ir.target import Target
@@ -20,6 +20,7 @@ from pipeline.schedule.steps import (
     Reorder,
     ReverseInline,
     Split,
+    TransformLayout,
     Unroll,
     Vectorize,
 )
@@ -42,7 +43,8 @@ class MultiLevelTiling:
     Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are offered
     both ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
 
-    One axis is vectorized: the last one of the result. Ragged tiles are masked or peeled, so every extent will do.
+    One axis is vectorized: the last one of the result, or, where that is short, also the longest one. Ragged tiles are
+    masked or peeled, so every extent will do.
     """
 
     structure: str = "SSRRS"
@@ -50,16 +52,14 @@ class MultiLevelTiling:
     vectors: int = 4
 
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
-        plan = _plan(sketch.program, block, target, self.structure)
-        if plan is None:
-            return []
-        sketch = _tile(sketch, plan, self.structure, self.rows, self.vectors, target)
         results = []
-        for packed in _packings(sketch.program, plan):
-            made = sketch
-            for number, operand in enumerate(packed):
-                made = _pack(made, plan, operand, f"{block}_pack{number}")
-            results.append(_finish(made, plan))
+        for plan in _plans(sketch.program, block, target, self.structure):
+            tiled = _tile(sketch, plan, self.structure, self.rows, self.vectors, target)
+            for packed in _packings(tiled.program, plan):
+                made = tiled
+                for number, operand in enumerate(packed):
+                    made = _pack(made, plan, operand, f"{block}_pack{number}")
+                results.append(_finish(made, plan))
         return results
 
 
@@ -76,31 +76,52 @@ class _Plan:
     where: dict[str, list[str]] = field(default_factory=dict)  # iteration variable -> its loops, outermost first
 
 
-def _plan(program: Program, name: str, target: Target, structure: str) -> _Plan | None:
-    """None where the block is not a reduction that gains from tiling."""
+def _plans(program: Program, name: str, target: Target, structure: str) -> list[_Plan]:
+    """One for each axis that may be vectorized; none where the block is not a reduction that gains from tiling."""
     block, place = block_at(program, name)
     if block.combine is None or block.init is None or place.prologue or is_scheduled(place):
-        return None
+        return []
     if not all(isinstance(it.binding, Var) for it in block.iters) or any(it.kind == "scan" for it in block.iters):
-        return None
+        return []
     if len(place.loops) != len(block.iters) or not structure.startswith("S"):
-        return None
+        return []
     spatial = [it for it in block.iters if it.kind == "spatial"]
     reduced = [it for it in block.iters if it.kind == "reduce"]
     wide = [it for it in spatial if it.extent.value > 1]
     if not reduced or not wide or is_row_reduction(block):
-        return None
-    vector = _vector_iter(block, wide)
-    return _Plan(name, spatial, reduced, vector, lanes_of(program, block, target))
+        return []
+    lanes = lanes_of(program, block, target)
+    return [_Plan(name, spatial, reduced, vector, lanes) for vector in _vector_axes(program, block, wide, lanes)]
 
 
-def _vector_iter(block: Block, wide: list[Iter]) -> Iter:
-    """The last wide axis of the result; a far wider one where that has only a few elements."""
+def _vector_axes(program: Program, block: Block, wide: list[Iter], lanes: int) -> list[Iter]:
+    """The last wide axis of the result, unless it is shorter than half a vector; where it has only a few vectors, the longest
+    other axis along which every operand can be read or packed without copying a window over and over."""
     order = [index.name for index in block.indices if isinstance(index, Var)]
     wide = sorted(wide, key=lambda it: order.index(it.var) if it.var in order else -1)
-    last = wide[-1]
-    widest = max(wide, key=lambda it: it.extent.value)
-    return widest if last.extent.value < 4 and widest.extent.value >= 16 else last
+    last, others = wide[-1], [it for it in wide[:-1] if _can_be_lanes(program, block, it)]
+    longest = max(others, key=lambda it: it.extent.value, default=None)
+    if longest is None or last.extent.value >= 4 * lanes or longest.extent.value < lanes:
+        return [last]
+    return [longest] if 2 * last.extent.value < lanes else [last, longest]
+
+
+def _can_be_lanes(program: Program, block: Block, it: Iter) -> bool:
+    """No operand of run time has the axis in an index together with another axis: a copy with it as lanes would repeat
+    elements."""
+    for load in loads(block.value):
+        known = find_buffer(program, load.buffer)
+        if known is not None and known.role == "constant":
+            continue
+        for index in load.indices:
+            names = variables(index)
+            if it.var in names and len(names) > 1:
+                return False
+        used = frozenset().union(*(variables(index) for index in load.indices))
+        window = any(len(variables(index)) > 1 for index in load.indices)
+        if it.var in used and window and variables(load.indices[-1]) != {it.var}:
+            return False
+    return True
 
 
 def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, target: Target) -> Sketch:
@@ -132,6 +153,8 @@ def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, 
     if plan.vector.extent.value > 1 and spatial_levels > 1:
         width = Poly.symbol(f"t_{plan.where[plan.vector.var][-1]}")
         lanes, registers = plan.lanes, target.vector_registers
+        if plan.vector.extent.value < lanes:
+            width = Poly.of(lanes)  # part of a vector takes a whole register
         accumulators = product(tile) * width
         sketch = sketch.require(
             AtMost("registers", accumulators + width + Poly.of(2 * lanes), max(registers, 4) * lanes)
@@ -255,12 +278,24 @@ def _finish(sketch: Sketch, plan: _Plan) -> Sketch:
     at = middle[-1] if middle and inner - 1 > 0 else outer[0]
     first_reduced = plan.levels["R", 0][0]
     sketch = sketch.apply(CacheWrite(plan.block, "local", at))
+    sketch = _lanes_last(sketch, plan)
     sketch = sketch.apply(DecomposeReduction(plan.block, first_reduced))
     block, _ = block_at(sketch.program, f"{plan.block}_write")
     loops = [f"{plan.block}_w_{d}" for d in range(len(block.indices))]
     sketch = _kinds(sketch, plan, loops)
     sketch = _epilogue(sketch, f"{plan.block}_write")
     return sketch.apply(Parallel(outer[0]))
+
+
+def _lanes_last(sketch: Sketch, plan: _Plan) -> Sketch:
+    """The register tile with its vectorized axis innermost, wherever the result has it."""
+    block, _ = block_at(sketch.program, plan.block)
+    rank = len(block.indices)
+    position = [it.var for it in plan.spatial].index(plan.vector.var)
+    if position == rank - 1:
+        return sketch
+    order = (*(d for d in range(rank) if d != position), position)
+    return sketch.apply(TransformLayout(block.buffer, (1,) * rank, order))
 
 
 def _epilogue(sketch: Sketch, write: str) -> Sketch:

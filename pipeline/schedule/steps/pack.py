@@ -39,11 +39,12 @@ class Pack:
     """Copy an operand of a block into a buffer whose dimensions are loops around it, so that it is read in a row.
 
     block    name of the block
-    buffer   that it reads once
+    buffer   that it reads
     order    loops around the block: the dimensions of the new buffer, outermost first
     name     of the new buffer and of the block that fills it
     at       None: the copy is a region of its own, before the block's (in the prologue where the buffer is constant) ·
              a loop around the block: the copy is made anew in each of its iterations, into a shared buffer
+    number   which of its loads of the buffer, from 0, in the order of the text; None: it has only one
 
     for n0: for k: for n1: C[n0*4 + n1] += B[k, n0*4 + n1]
       ->  for n0: for k: for n1: P[n0, k, n1] = B[k, n0*4 + n1] if n0*4 + n1 < n else 0
@@ -52,7 +53,7 @@ class Pack:
     The copy holds 0 where the block does not run. A `guard` around the load is copied with it. The loops of the copy
     are `<name>_<loop>`.
 
-    Legal when the block reads the buffer once, `order` names exactly the loops (inside `at`) that the index depends on,
+    Legal when the block has that load, `order` names exactly the loops (inside `at`) that the index depends on,
     and nothing writes the buffer between the copy and the block.
     """
 
@@ -61,6 +62,7 @@ class Pack:
     order: tuple[str, ...]
     name: str
     at: str | None = None
+    number: int | None = None
 
     def why_not(self, program: Program) -> str | None:
         if (reason := no_block(program, self.block)) is not None:
@@ -70,7 +72,7 @@ class Pack:
         if self.at is not None and (reason := no_room(loop_at(program, self.at)[0])) is not None:
             return reason
         block, place = block_at(program, self.block)
-        operand = _operand(block, self.buffer)
+        operand = _operand(block, self.buffer, self.number)
         if isinstance(operand, str):
             return operand
         around = {axis.var: axis.extent for axis in place.axes}
@@ -116,7 +118,7 @@ class Pack:
 
     def apply(self, program: Program) -> Program:
         block, place = block_at(program, self.block)
-        operand = _operand(block, self.buffer)
+        operand = _operand(block, self.buffer, self.number)
         source = find_buffer(program, self.buffer)
         assert source is not None and not isinstance(operand, str)
         around = extents(place.axes)
@@ -153,15 +155,17 @@ def _loads(expr: Expr, buffer: str | None = None) -> list[Load]:
     return [node for node in walk(expr) if isinstance(node, Load) and buffer in (None, node.buffer)]
 
 
-def _operand(block: Block, buffer: str) -> Expr | str:
-    """The only load of a buffer, with a guard that is right around it; or why there is not one."""
+def _operand(block: Block, buffer: str, number: int | None) -> Expr | str:
+    """One load of a buffer, with a guard that is right around it; or why there is not that one."""
     found = _loads(block.value, buffer)
-    if len(found) != 1:
+    if number is None and len(found) != 1:
         return f"block {block.name} reads {buffer} {len(found)} times in its value, not once"
+    if number is not None and not 0 <= number < len(found):
+        return f"block {block.name} reads {buffer} {len(found)} times in its value: there is no load {number}"
     for expr in (*block.indices, *block.where):
         if _loads(expr, buffer):
             return f"block {block.name} reads {buffer} in an index or a condition"
-    (load,) = found
+    load = found[number or 0]
     for node in walk(block.value):
         if isinstance(node, Op) and node.fn == "guard" and node.args[1] is load and not _loads(node.args[0]):
             return node

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.ir.expr import Affine, Expr, Load, affine, floordiv, from_affine, mod
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Program
+from pipeline.ir.program import Alloc, Block, Program, Seq, Stmt, map_statements
 from pipeline.ir.region import at_least, interval
 from pipeline.schedule.nest import find_buffer, map_program_blocks, no_buffer, reads
 from pipeline.schedule.rewrite import with_loads
@@ -23,7 +23,7 @@ class TransformLayout:
 
     Every access: T[n, c, h]  ->  T[n, c // 8, h, c % 8]      with tiles (1, 8, 1) and order (0, 1, 2, 3)
 
-    Legal when the buffer is an intermediate (or packed) and the tiles divide what is not a number.
+    Legal when the buffer is an intermediate (or packed), of whatever scope, and the tiles divide what is not a number.
     """
 
     buffer: str
@@ -34,7 +34,7 @@ class TransformLayout:
         found = find_buffer(program, self.buffer)
         if found is None:
             return no_buffer(program, self.buffer)
-        if found.scope != "global" or found.role not in ("intermediate", "packed"):
+        if found.role not in ("intermediate", "packed"):
             return f"{self.buffer} is {found.scope} and {found.role}: its layout is not ours to choose"
         if len(self.tiles) != len(found.shape):
             return f"{len(self.tiles)} tiles are given, but {self.buffer} has {len(found.shape)} dimensions"
@@ -68,8 +68,17 @@ class TransformLayout:
                 block = with_loads(block, self.buffer, rewritten)
             return replace(block, indices=moved(block, block.indices)) if block.buffer == self.buffer else block
 
+        def kept(stmt: Stmt) -> Stmt:
+            if isinstance(stmt, Alloc) and stmt.buffer.name == self.buffer:
+                return replace(stmt, buffer=target)
+            return map_statements(stmt, kept)
+
         program = map_program_blocks(program, visit)
-        return replace(program, buffers=tuple(target if b.name == self.buffer else b for b in program.buffers))
+        if found.scope == "global":
+            return replace(program, buffers=tuple(target if b.name == self.buffer else b for b in program.buffers))
+        body, prologue = kept(program.body), kept(program.prologue)
+        assert isinstance(body, Seq) and isinstance(prologue, Seq)
+        return replace(program, body=body, prologue=prologue)
 
 
 def _parts(extent: Poly, tile: int) -> Poly:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.measurement.failure import Failure
-from pipeline.measurement.wire import Finished, Job, Setup, Started, dotted, receive, send
+from pipeline.measurement.wire import Died, Finished, Job, Setup, Started, dotted, receive, send
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 # Libraries that start a thread per core of their own would disturb what the worker measures.
@@ -34,7 +34,7 @@ _BOOT = (
     "sys.path[:] = json.loads(sys.argv[1])\n"
     f"for name in {_ONE_THREAD!r}: os.putenv(name, '1')\n"
     "from pipeline.measurement.worker import serve\n"
-    "serve()\n"
+    "serve(int(sys.argv[2]))\n"
 )
 _START_SECONDS = 120.0
 _TAIL_BYTES = 4000
@@ -66,7 +66,6 @@ class WorkerPool:
         initializer_argument: object = None,
     ) -> None:
         setup = Setup(
-            parent=os.getpid(),
             memory_bytes=memory_bytes,
             initializer=None if initializer is None else dotted(initializer),
             initializer_argument=initializer_argument,
@@ -173,7 +172,7 @@ class _Slot:
             worker.send(self._setup)
             reply = worker.receive()
         if not isinstance(reply, Finished):
-            failure = worker.post_mortem(expired.is_set(), _START_SECONDS, None, self._setup.memory_bytes)
+            failure = worker.post_mortem(reply, expired.is_set(), _START_SECONDS, None, self._setup.memory_bytes)
             self._stop()
             return Failure(failure.reason, f"while a worker started: {failure.detail}")
         if reply.reason is not None:
@@ -196,7 +195,7 @@ class _Slot:
                 reply = worker.receive()
             expired = clock if clock.is_set() else expired
         if not isinstance(reply, Finished):
-            failure = worker.post_mortem(expired.is_set(), seconds, started, self._setup.memory_bytes)
+            failure = worker.post_mortem(reply, expired.is_set(), seconds, started, self._setup.memory_bytes)
             self._stop()
             return Failure("error", "the pool was closed while the job ran") if self.closing else failure
         if expired.is_set() or reply.reason == "memory" or reply.resident > worker.recycle_bytes:
@@ -223,12 +222,11 @@ class _Worker:
         self.recycle_bytes = 0
         self._lock = threading.Lock()
         self._reaped = False
-        self._peak = 0
         self._output: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed by bury()
         windows = sys.platform == "win32"
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-E", "-c", _BOOT, json.dumps(_import_path())],
+                [sys.executable, "-E", "-c", _BOOT, json.dumps(_import_path()), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._output,
@@ -287,16 +285,18 @@ class _Worker:
             self._output.seek(0)  # the worker shares this offset
             self._output.truncate(0)
 
-    def post_mortem(self, expired: bool, limit_s: float, started: Started | None, memory_bytes: int) -> Failure:
-        """What became of a worker that stopped answering."""
+    def post_mortem(
+        self, last: object, expired: bool, limit_s: float, started: Started | None, memory_bytes: int
+    ) -> Failure:
+        """What became of a worker that stopped answering; `last` is what came from it last."""
         code = self._reap()
         said = self._said()
         if expired:
             return Failure("timeout", f"not finished after {limit_s:g} s{said}")
-        how = _cause_of_death(code)
+        how = _cause_of_death(last.code if isinstance(last, Died) else code)
         # An allocation that native code does not check ends in a null pointer: a crash near the limit is the limit's.
-        if started is not None and self._peak > started.peak > 0:
-            grown = self._peak - started.resident
+        if started is not None and isinstance(last, Died):
+            grown = last.peak - started.resident
             if grown > 0.75 * memory_bytes:
                 return Failure("memory", f"{how} after growing by {grown:,} bytes; the limit is {memory_bytes:,}{said}")
         return Failure("crash", how + said)
@@ -310,22 +310,11 @@ class _Worker:
         return ""
 
     def _reap(self) -> int:
-        """Exit code, negative for a signal; notes the peak of resident bytes where the system tells."""
+        """Exit code of the process, negative for a signal."""
         self.kill()
         with self._lock:
-            if not self._reaped:
-                if sys.platform == "win32":
-                    self.process.wait()
-                else:
-                    try:
-                        _, status, usage = os.wait4(self.process.pid, 0)
-                    except ChildProcessError:  # the embedding program collects children itself
-                        self.process.returncode = -signal.SIGKILL
-                    else:
-                        self.process.returncode = os.waitstatus_to_exitcode(status)
-                        self._peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-                self._reaped = True
-            return self.process.returncode
+            self._reaped = True
+            return self.process.wait()
 
     def bury(self) -> None:
         """Collect the process and close its pipes."""

@@ -17,9 +17,8 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The first message to a worker: whose it is, its limit, and what to call first."""
+    """The first message to a worker: its limit, and what to call first."""
 
-    parent: int
     memory_bytes: int
     initializer: str | None
     initializer_argument: object
@@ -38,11 +37,9 @@ class Started:
     """The worker has imported the function and read its argument: the clock of the job starts.
 
     resident  bytes that the worker holds now
-    peak      the most bytes that the system has noted for it; a new process inherits what its parent held
     """
 
     resident: int
-    peak: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,15 @@ class Finished:
     resident: int
 
 
-Message = Setup | Job | Started | Finished
+@dataclass(frozen=True, slots=True)
+class Died:
+    """What the watcher of a worker saw: exit code, negative for a signal, and the most bytes that were resident."""
+
+    code: int
+    peak: int
+
+
+Message = Setup | Job | Started | Finished | Died
 
 
 def send(stream: IO[bytes], message: Message) -> None:

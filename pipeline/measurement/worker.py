@@ -1,7 +1,12 @@
-"""The worker process: a loop that takes jobs from its standard input and answers on its standard output."""
+"""The worker process: a loop that takes jobs from its standard input and answers on its standard output.
+
+Where there is fork, the process that the pool starts only watches the worker proper. The system begins to count the
+peak of a process at what its parent held, so the peak of a worker that a large program started would say nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -10,9 +15,9 @@ import signal
 import sys
 import threading
 import traceback
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
-from pipeline.measurement.wire import Finished, Job, Message, Setup, Started, receive, resolve, send
+from pipeline.measurement.wire import Died, Finished, Job, Message, Setup, Started, receive, resolve, send
 
 if sys.platform != "win32":
     import resource
@@ -20,16 +25,21 @@ if sys.platform != "win32":
 _PR_SET_PDEATHSIG = 1
 
 
-def serve() -> None:
+def serve(parent: int) -> None:
     """Run jobs until the parent closes the pipe. The parent calls this in a fresh interpreter."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with(parent)
     requests, replies = _take_over_the_pipes()
+    if sys.platform != "win32":
+        watcher, child = os.getpid(), os.fork()
+        if child:
+            requests.close()
+            _watch(child, replies)
+        _die_with(watcher)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     setup = receive(requests)
     if not isinstance(setup, Setup):
         return
-    _die_with(setup.parent)
-    if sys.platform != "win32":
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests, inbox), daemon=True).start()
     send(replies, _initialize(setup))
@@ -37,6 +47,15 @@ def serve() -> None:
         job = inbox.get()
         assert isinstance(job, Job)
         send(replies, _perform(job, setup.memory_bytes, replies))
+
+
+def _watch(child: int, replies: BinaryIO) -> NoReturn:
+    """Wait for the end of the worker proper and tell how it came."""
+    _, status, usage = os.wait4(child, 0)
+    peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    with contextlib.suppress(OSError):
+        send(replies, Died(os.waitstatus_to_exitcode(status), peak))
+    os._exit(0)
 
 
 def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -78,7 +97,7 @@ def _perform(job: Job, memory_bytes: int, replies: BinaryIO) -> Finished:
     try:
         function = resolve(job.function)
         argument = pickle.loads(job.payload)
-        send(replies, Started(_resident_bytes(), _peak_bytes()))
+        send(replies, Started(_resident_bytes()))
         _limit_memory(memory_bytes)
         payload = pickle.dumps(function(argument), protocol=pickle.HIGHEST_PROTOCOL)
     except MemoryError:
@@ -117,10 +136,6 @@ def _resident_bytes() -> int:
         with open("/proc/self/statm", "rb") as stream:
             return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return _peak_bytes()
-
-
-def _peak_bytes() -> int:
-    if sys.platform == "win32":
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        if sys.platform == "win32":
+            return 0
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

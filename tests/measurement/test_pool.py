@@ -8,6 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.errors import MeasureError
@@ -41,6 +42,15 @@ def alive(pid):
             return stream.read().rsplit(")", 1)[1].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def families(pids):
+    """These processes and those that they started."""
+    found = list(pids)
+    for pid in found:
+        found += [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    assert len(found) == 2 * len(pids)
+    return found
 
 
 def wait_until(condition, seconds=20):
@@ -140,6 +150,15 @@ def test_the_limit_is_on_growth_so_one_job_after_another_may_use_it_all(pool):
         assert isinstance(ask(pool, "keep", MEMORY * 3 // 4), int)
 
 
+@LINUX
+def test_memory_is_told_from_a_crash_whatever_the_parent_holds():
+    ballast = np.ones(3 * MEMORY, np.uint8)
+    with WorkerPool(1, memory_bytes=MEMORY) as pool:
+        assert ask(pool, "exhaust_natively").reason == "memory"
+        assert ask(pool, "segfault").reason == "crash"
+    assert ballast.all()
+
+
 def test_every_new_worker_is_initialized():
     with WorkerPool(1, memory_bytes=MEMORY, initializer=JOBS + "initialize", initializer_argument="seven") as pool:
         assert ask(pool, "initialized") == "seven"
@@ -170,9 +189,9 @@ def test_closing_kills_workers_in_the_middle_of_a_job():
     running = [pool.submit(JOBS + "spin", None, 100.0) for _ in range(2)]
     waiting = pool.submit(JOBS + "double", 1, 1.0)
     assert wait_until(lambda: all(future.running() for future in running) and len(pool.worker_pids()) == 2)
-    pids = pool.worker_pids()
+    pids = families(pool.worker_pids())
     pool.close()
-    assert not any(alive(pid) for pid in pids)
+    assert wait_until(lambda: not any(alive(pid) for pid in pids))
     assert all("pool was closed" in future.result(10).detail for future in [*running, waiting])
     assert "closed" in pool.submit(JOBS + "double", 1, 1.0).result(10).detail
 
@@ -211,7 +230,7 @@ def start_parent(jobs):
     )
     pids = [int(word) for word in parent.stdout.readline().split()]
     assert len(pids) == 3
-    return parent, pids
+    return parent, families(pids)
 
 
 @LINUX

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.ir.expr import Affine, Expr, Op, affine, from_affine, less, size
+from pipeline.ir.expr import Affine, Const, Expr, Op, Var, affine, from_affine, less, size
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Buffer, Iter, Loop, Program
 from pipeline.ir.region import at_least, dense, interval
@@ -45,7 +45,7 @@ def element_of(block: Block, buffer: str) -> tuple[At, ...] | str:
             return f"block {block.name} does not read {buffer} at one of its iterations in each index"
         places.append(At(iters.pop(form.terms[0][0]) if form.terms else None, form.constant))
     for it in iters.values():
-        if it.extent != Poly.of(1):
+        if it.extent != Poly.of(1) or not isinstance(it.binding, (Const, Var)):
             return f"iteration {it.var} of block {block.name} is no index of {buffer}"
     return tuple(places)
 
@@ -119,8 +119,6 @@ def private(program: Program, block: Block, buffer: str) -> str | None:
         if other is not block and buffer in reads(other):
             return f"block {other.name} reads {buffer}, too"
     return None
-
-
 
 
 def gaps(program: Program, block: Block, loop: Loop) -> str | None:

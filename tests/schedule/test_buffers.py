@@ -34,7 +34,9 @@ def test_a_transposed_buffer_needs_no_division() -> None:
 
 @pytest.mark.parametrize("tile", [2, 3, 8, 64])
 def test_a_tile_need_not_divide_the_extent(tile: int) -> None:
-    keeps_meaning(stencil(), applied(stencil(), TransformLayout("D", (tile,), (1, 0)), TransformLayout("Q", (tile,), (0, 1))))
+    keeps_meaning(
+        stencil(), applied(stencil(), TransformLayout("D", (tile,), (1, 0)), TransformLayout("Q", (tile,), (0, 1)))
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,11 @@ def test_a_padded_load_copies_only_what_is_in_bounds() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 13])
 def test_a_ragged_tile_is_copied_at_any_size(size: int) -> None:
-    steps = (Split("mm_k", (4,), ("k0", "k1")), CacheRead("mm", "A", "shared", "k0"), CacheRead("mm", "B", "local", "k0"))
+    steps = (
+        Split("mm_k", (4,), ("k0", "k1")),
+        CacheRead("mm", "A", "shared", "k0"),
+        CacheRead("mm", "B", "local", "k0"),
+    )
     keeps_meaning(matmul(k=size), applied(matmul(k=size), *steps))
 
 

@@ -86,7 +86,11 @@ def test_an_initial_value_that_is_not_neutral_counts_once() -> None:
 
 
 def test_an_elementwise_block_is_cached_too() -> None:
-    steps = (Split("out_j", (4,), ("j0", "j1")), Reorder(("j0", "out_i", "j1")), CacheWrite("out", "shared", "j0", "tile"))
+    steps = (
+        Split("out_j", (4,), ("j0", "j1")),
+        Reorder(("j0", "out_i", "j1")),
+        CacheWrite("out", "shared", "j0", "tile"),
+    )
     keeps_meaning(feed_forward(), applied(feed_forward(), *steps))
 
 

@@ -54,7 +54,11 @@ def test_a_global_buffer_stays_as_it_is() -> None:
 
 def test_a_chain_is_computed_row_by_row() -> None:
     refuses(normalise(), ComputeAt("square", "out_i", "shared"), "block total reads E outside loop out_i")
-    chain = (ComputeAt("total", "out_i", "local"), ComputeAt("square", "out_i", "shared"), ComputeAt("top", "out_i", "local"))
+    chain = (
+        ComputeAt("total", "out_i", "local"),
+        ComputeAt("square", "out_i", "shared"),
+        ComputeAt("top", "out_i", "local"),
+    )
     program = applied(normalise(), *chain, Parallel("out_i"))
     golden(program, "compute_at/chain")
     keeps_meaning(normalise(), program)
@@ -74,8 +78,8 @@ def test_an_index_that_is_not_affine_takes_the_whole_dimension() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5, 7])
 def test_a_producer_is_tiled_with_its_consumer_at_any_size(size: int) -> None:
     before = feed_forward(size, size + 1, size)
-    steps = (Split("bias_i", (3,), ("i0", "i1")), Split("bias_j", (2,), ("j0", "j1")), Reorder(("i0", "j0", "i1", "j1")),
-             ComputeAt("mm", "j0", "local"))  # fmt: skip
+    tiles = (Split("bias_i", (3,), ("i0", "i1")), Split("bias_j", (2,), ("j0", "j1")))
+    steps = (*tiles, Reorder(("i0", "j0", "i1", "j1")), ComputeAt("mm", "j0", "local"))
     keeps_meaning(before, applied(before, *steps))
 
 
@@ -90,7 +94,11 @@ def test_a_producer_is_tiled_with_its_consumer_at_any_size(size: int) -> None:
         ((), ComputeAt("mm", "mm_m"), "block bias reads T outside loop mm_m"),
         ((DecomposeReduction("mm", "mm_k"),), ComputeAt("mm", "bias_i"), "shares it with mm_init"),
         ((DecomposeReduction("mm", "mm_m"),), ComputeAt("mm", "bias_i"), "block mm was decomposed"),
-        ((TransformLayout("T", (1, 4), (0, 1, 2)),), ComputeAt("mm", "bias_i"), "does not store in T at its iterations"),
+        (
+            (TransformLayout("T", (1, 4), (0, 1, 2)),),
+            ComputeAt("mm", "bias_i"),
+            "does not store in T at its iterations",
+        ),
         ((Vectorize("bias_j"),), ComputeAt("mm", "bias_j"), "loop bias_j is vectorized"),
         ((Parallel("bias_i"),), ComputeAt("mm", "bias_i"), None),
         (

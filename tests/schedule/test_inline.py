@@ -55,7 +55,9 @@ def test_what_two_blocks_read_is_inlined_in_both() -> None:
         ((DecomposeReduction("mm", "mm_k"),), Inline("mm_init"), "block mm_init is not the only one"),
     ],
 )
-def test_a_producer_that_is_more_than_an_expression_is_refused(before: tuple[Step, ...], step: Inline, why: str) -> None:
+def test_a_producer_that_is_more_than_an_expression_is_refused(
+    before: tuple[Step, ...], step: Inline, why: str
+) -> None:
     refuses(applied(feed_forward(), *before), step, why)
 
 
@@ -89,8 +91,16 @@ def test_a_part_of_what_is_stored_is_merged_with_a_condition() -> None:
         ((), ReverseInline("mm"), "block mm is a reduction"),
         ((), ReverseInline("out", "R"), "R is input"),
         ((), ReverseInline("out", "T"), "block out does not read T"),
-        ((DecomposeReduction("mm", "mm_k"),), ReverseInline("bias"), "T is stored by 2 blocks (mm_init, mm), not by one"),
-        ((TransformLayout("T", (1, 4), (0, 1, 2)), CacheWrite("mm", "local", "mm_m")), ReverseInline("bias"), "at one of its"),
+        (
+            (DecomposeReduction("mm", "mm_k"),),
+            ReverseInline("bias"),
+            "T is stored by 2 blocks (mm_init, mm), not by one",
+        ),
+        (
+            (TransformLayout("T", (1, 4), (0, 1, 2)), CacheWrite("mm", "local", "mm_m")),
+            ReverseInline("bias"),
+            "at one of its",
+        ),
     ],
 )
 def test_a_consumer_that_cannot_be_merged_is_refused(before: tuple[Step, ...], step: ReverseInline, why: str) -> None:

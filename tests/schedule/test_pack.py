@@ -31,7 +31,11 @@ from tests.schedule.programs import (
     stencil,
 )
 
-TILED = (Split("mm_n", (4,), ("n0", "n1")), Split("mm_k", (3,), ("k0", "k1")), Reorder(("mm_m", "n0", "k0", "k1", "n1")))
+TILED = (
+    Split("mm_n", (4,), ("n0", "n1")),
+    Split("mm_k", (3,), ("k0", "k1")),
+    Reorder(("mm_m", "n0", "k0", "k1", "n1")),
+)
 PACKED_B = Pack("mm", "B", ("n0", "k0", "k1", "n1"), "Bp")
 
 
@@ -75,7 +79,9 @@ def test_a_packed_operand_can_be_packed_again() -> None:
 
 
 def test_the_padding_of_a_convolution_is_packed_with_it() -> None:
-    program = applied(convolution(), Inline("pad"), Pack("conv", "X", ("conv_h", "conv_w", "conv_r", "conv_s", "conv_c"), "Xp"))
+    program = applied(
+        convolution(), Inline("pad"), Pack("conv", "X", ("conv_h", "conv_w", "conv_r", "conv_s", "conv_c"), "Xp")
+    )
     golden(program, "pack/padding")
     keeps_meaning(convolution(), program)
 

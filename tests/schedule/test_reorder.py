@@ -31,7 +31,11 @@ def test_a_reduction_may_run_in_any_order(order: tuple[str, ...]) -> None:
 
 
 def test_loops_around_a_write_cache_can_change_places() -> None:
-    tiles = (Split("mm_m", (4,), ("m0", "m1")), Split("mm_k", (3,), ("k0", "k1")), Reorder(("m0", "k0", "mm_n", "m1", "k1")))
+    tiles = (
+        Split("mm_m", (4,), ("m0", "m1")),
+        Split("mm_k", (3,), ("k0", "k1")),
+        Reorder(("m0", "k0", "mm_n", "m1", "k1")),
+    )
     steps = (*tiles, CacheWrite("mm", "local", "mm_n"), Reorder(("mm_n", "k0")))
     keeps_meaning(matmul(), applied(matmul(), *steps))
 
@@ -50,7 +54,9 @@ def test_a_scan_may_move_across_other_loops() -> None:
         ((Parallel("mm_m"),), Reorder(("mm_n", "mm_m")), "keeps its place"),
     ],
 )
-def test_an_order_that_is_not_one_of_a_perfect_nest_is_refused(before: tuple[Step, ...], step: Reorder, why: str) -> None:
+def test_an_order_that_is_not_one_of_a_perfect_nest_is_refused(
+    before: tuple[Step, ...], step: Reorder, why: str
+) -> None:
     refuses(applied(matmul(), *before), step, why)
 
 

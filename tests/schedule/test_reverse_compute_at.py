@@ -67,7 +67,11 @@ def test_a_relu_follows_its_convolution_at_any_size(size: int) -> None:
         ((), ReverseComputeAt("act", "mm_m"), "nothing in loop mm_m writes what block act reads"),
         ((), ReverseComputeAt("bias", "bias_i"), "is in the region of loop bias_i already"),
         ((), ReverseComputeAt("mm", "bias_i"), "block mm is a reduction"),
-        ((Split("bias_i", (4,), ("i0", "i1")), Split("i1", (3,), ("i1", "i2"))), ReverseComputeAt("bias", "mm_m"), "has a condition"),
+        (
+            (Split("bias_i", (4,), ("i0", "i1")), Split("i1", (3,), ("i1", "i2"))),
+            ReverseComputeAt("bias", "mm_m"),
+            "has a condition",
+        ),
         (
             (Split("mm_m", (4,), ("m0", "m1")), Split("m1", (3,), ("m1", "m2"))),
             ReverseComputeAt("bias", "m0"),
@@ -78,7 +82,11 @@ def test_a_relu_follows_its_convolution_at_any_size(size: int) -> None:
             ReverseComputeAt("bias", "m0"),
             "leaves gaps along m",
         ),
-        ((DecomposeReduction("mm", "mm_k"), Vectorize("mm_k")), ReverseComputeAt("bias", "mm_k"), "loop mm_k is vectorized"),
+        (
+            (DecomposeReduction("mm", "mm_k"), Vectorize("mm_k")),
+            ReverseComputeAt("bias", "mm_k"),
+            "loop mm_k is vectorized",
+        ),
     ],
 )
 def test_a_consumer_that_cannot_follow_is_refused(before: tuple[Step, ...], step: ReverseComputeAt, why: str) -> None:

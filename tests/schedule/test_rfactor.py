@@ -31,7 +31,9 @@ def test_each_iteration_of_the_loop_has_an_element_of_its_own() -> None:
 def test_the_factored_loop_is_parallel_and_vectorized() -> None:
     steps = (Split("mm_k", (4,), ("k0", "k1")), Rfactor("mm", "k0"), Reorder(("k0", "mm_m", "mm_n")), Parallel("k0"))
     keeps_meaning(matmul(), applied(matmul(), *steps))
-    keeps_meaning(matmul(), applied(matmul(), Split("mm_k", (4,), ("k0", "k1")), Rfactor("mm", "k1", 2), Vectorize("k1")))
+    keeps_meaning(
+        matmul(), applied(matmul(), Split("mm_k", (4,), ("k0", "k1")), Rfactor("mm", "k1", 2), Vectorize("k1"))
+    )
 
 
 def test_an_initial_value_that_is_not_neutral_counts_once() -> None:

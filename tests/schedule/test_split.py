@@ -78,4 +78,3 @@ def test_a_fused_or_vectorized_loop_is_not_split() -> None:
     refuses(applied(matmul(), Fuse(("mm_m", "mm_n"))), Split("mm_m", (2,), ("a", "b")), "split before fusing")
     refuses(applied(matmul(), Fuse(("mm_m", "mm_n"))), Split("mm_n", (2,), ("a", "b")), "fused into loop mm_m")
     refuses(applied(matmul(), Vectorize("mm_k")), Split("mm_k", (2,), ("a", "b")), "is vectorized")
-

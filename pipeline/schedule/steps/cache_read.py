@@ -103,4 +103,3 @@ class CacheRead:
         new = swapped_in(child, block, reader)
         body = beside(loop.body, child, before=(fill,), new=new, allocs=(target,))
         return put(program, loop, replace(loop, body=body))
-

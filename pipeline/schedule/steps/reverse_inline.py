@@ -83,4 +83,7 @@ def _why_not(program: Program, name: str, buffer: str) -> str | None:
         return f"block {producer.name} combines into {buffer}: cache its writes first"
     if any(affine(index) is None for index in producer.indices):
         return f"block {producer.name} does not store in {buffer} at affine indices"
+    together = (place.prologue, place.region) == (there.prologue, there.region)
+    if together and len([at for at in element if at.it is not None]) != len(block.iters):
+        return f"block {name} has iterations that are no index of {buffer}, in the same nest as block {producer.name}"
     return hoistable(program, block, place, buffer, there)

@@ -12,7 +12,7 @@ from pipeline.ir.graph_builder import GraphBuilder
 
 
 class GraphRule(Protocol):
-    """A rewriting of whole graphs. Inputs and outputs keep their names, types and order; values change by rounding only."""
+    """A rewriting of whole graphs. Inputs and outputs keep names, types and order; values change by rounding only."""
 
     def apply(self, graph: Graph) -> Graph:
         """The graph after the rule; applied again, nothing changes."""

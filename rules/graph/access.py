@@ -139,7 +139,7 @@ class Access:
         return tuple(made)
 
     def _obstacle(self, terms: Mapping[int, int], offset: int, modulus: int) -> _Split | None:
-        """None where the terms below the modulus never carry; else the split that may help, or one of inner extent 0."""
+        """None where the terms below the modulus never carry; else a split that may help, or one of inner extent 0."""
         rest = {v: c for v, c in terms.items() if c % modulus and self.extents[v] > 1}
         low = offset % modulus + sum(min(0, c * (self.extents[v] - 1)) for v, c in rest.items())
         high = offset % modulus + sum(max(0, c * (self.extents[v] - 1)) for v, c in rest.items())

@@ -18,12 +18,13 @@ class ChannelsLast:
     contract(x[n, c, h, w], W) over (n, co, h, w; …)
         -> transpose(contract(transpose(x), W) over (n, h, w, co; …)): the output channel, then, is what is vectorized
 
-    The transposes move down past elementwise operations, padding, pooling, concatenations, slices and reductions, and cancel
-    at the next convolution. What is left: one at an input of the model (which `AbsorbViews` lets the first convolution read
-    through), one at an image that the model gives back, and channel shuffles.
+    The transposes move down past elementwise operations, padding, pooling, concatenations, slices and reductions, and
+    cancel at the next convolution. What is left: one at an input of the model (which `AbsorbViews` lets the first
+    convolution read through), one at an image that the model gives back, and channel shuffles.
 
-    A convolution is a product with a window (an index of two or more terms, one of them a position), or one of constant weights
-    whose single output channel comes before positions. Legal always; a product that is in this order already is left.
+    A convolution is a product with a window (an index of two or more terms, one of them a position), or one of
+    constant weights whose single output channel comes before positions. Legal always; a product that is in this order
+    already is left.
     """
 
     def apply(self, graph: Graph) -> Graph:
@@ -67,7 +68,7 @@ def _count(op: g.Contract) -> int:
 
 
 def _positions(op: g.Contract) -> frozenset[int]:
-    """Spatial variables that are places: those of the activation only, and phases, which index the window with its taps."""
+    """Spatial variables that are places: those of the activation only, and phases, which index windows with taps."""
     count = len(op.spatial)
     weights = {v for dim in op.rhs for v, _ in dim.terms}
     here = {v for dim in op.lhs for v, _ in dim.terms if v < count and v not in weights}
@@ -85,9 +86,7 @@ def _order(op: g.Contract, known_lhs: bool, known_rhs: bool) -> Perm | None:
     of_lhs, of_rhs = ({v for dim in affine for v, _ in dim.terms} for affine in (op.lhs, op.rhs))
     groups = [v for v in range(count) if v not in positions and v in of_lhs]
     outer = [v for v in range(count) if v not in positions and v not in of_lhs]
-    windowed = any(
-        len(dim.terms) > 1 and any(v in positions for v, _ in dim.terms) for dim in op.lhs
-    )
+    windowed = any(len(dim.terms) > 1 and any(v in positions for v, _ in dim.terms) for dim in op.lhs)
     simple = known_rhs and len(outer) <= 1 and len(groups) <= 1 and bool(of_rhs)
     if known_lhs or not (windowed or simple) or not outer + groups or not positions:
         return None

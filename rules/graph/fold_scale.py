@@ -26,9 +26,10 @@ class FoldScale:
     (x * c) * d, (x + c) + d     -> x * (c * d), x + (c + d)
     x - c, x / c                 -> x + -c, x * (1 / c)                 exact: 1 / c only of powers of two
 
-    W * s and the like are computed in float64 and rounded once. So each weight is off by half an ulp at most, as the product
-    by s was before: the error stays within the bound that the accumulation has anyhow. Not where the result of the product is
-    used elsewhere too, in halves, where a weight would overflow or become subnormal, nor where c + d cancels.
+    W * s and the like are computed in float64 and rounded once. So each weight is off by half an ulp at most, as the
+    product by s was before: the error stays within the bound that the accumulation has anyhow. Not where the result
+    of the product is used elsewhere too, in halves, where a weight would overflow or become subnormal, nor where c +
+    d cancels.
     """
 
     rounds: int = 8
@@ -127,7 +128,7 @@ class _Plan:
 
 
 def _constant_last(graph: Graph, node: Node, fns: tuple[str, ...]) -> tuple[int, str] | None:
-    """(the operand, the key of the constant) of a function of one constant; x - c and x / c, not the other way round."""
+    """(the operand, the key of the constant) of a function of one constant; x - c and x / c, but not c - x."""
     if not isinstance(node.op, g.Elementwise) or node.op.fn not in fns:
         return None
     first, second = (graph.nodes[v] for v in node.inputs)
@@ -147,7 +148,7 @@ def _rounded(wide: np.ndarray, like: np.ndarray) -> np.ndarray | None:
 
 
 def _scaled_operand(graph: Graph, node: Node, factor: np.ndarray) -> tuple[int, np.ndarray] | None:
-    """(which operand, its data times the factor), where the factor varies along variables of a constant operand only."""
+    """(which operand, its data times the factor), where the factor varies along variables of a constant only."""
     assert isinstance(node.op, g.Contract)
     full = factor.reshape((1,) * (len(node.op.spatial) - factor.ndim) + factor.shape)
     for position in (1, 0):
@@ -192,7 +193,7 @@ def _by_element(factor: np.ndarray, affine: AffineMap, shape: Shape, extents: Sh
 
 
 def _joined(b: Rebuilder, node: Node, inputs: tuple[int, ...]) -> int | None:
-    """Constants of a chain of sums or of products joined; differences and quotients by constants as sums and products."""
+    """Constants of a chain of sums or of products joined; x - c and x / c as sums and products."""
     if not isinstance(node.op, g.Elementwise) or node.op.fn not in ("add", "sub", "mul", "div"):
         return None
     x, c = inputs

@@ -21,9 +21,10 @@ class MergeVariables:
     Contract over (b=1, s, n; k) on x[b, s, k] -> Contract over (s, n; k) on x[s, k], its result reshaped
     Contract over (n, h, w, co; ci) on x[n, h, w, ci] -> Contract over (nhw, co; ci) on x[nhw, ci], its result reshaped
 
-    Spatial variables must be neighbours in the result, reduced ones need not. A map steps through a and b as one where it
-    uses neither, or inner extent * a + b in one dimension, or a and b in two dimensions that follow each other; a constant is
-    brought into an order in which it does. Reshapes move down past elementwise operations and reductions.
+    Spatial variables must be neighbours in the result, reduced ones need not. A map steps through a and b as one
+    where it uses neither, or inner extent * a + b in one dimension, or a and b in two dimensions that follow each
+    other; a constant is brought into an order in which it does. Reshapes move down past elementwise operations and
+    reductions.
 
     Legal always.
     """
@@ -95,8 +96,7 @@ class _Product:
         count = len(op.spatial)
         extents = (*op.spatial, *op.reduced)
         operands = tuple(
-            _Operand(value, b.shape(value), affine)
-            for value, affine in zip(inputs, (op.lhs, op.rhs), strict=True)
+            _Operand(value, b.shape(value), affine) for value, affine in zip(inputs, (op.lhs, op.rhs), strict=True)
         )
         return _Product(tuple(range(count)), tuple(range(count, len(extents))), extents, operands)
 
@@ -109,13 +109,9 @@ class _Product:
         spatial, reduced = wide(self.spatial), wide(self.reduced)
         operands = []
         for o in self.operands:
-            dims = [
-                AffineDim(tuple((v, c) for v, c in d.terms if v in (*spatial, *reduced)), d.offset) for d in o.map
-            ]
+            dims = [AffineDim(tuple((v, c) for v, c in d.terms if v in (*spatial, *reduced)), d.offset) for d in o.map]
             kept = [i for i, n in enumerate(o.shape) if n != 1]
-            operands.append(
-                _Operand(o.value, tuple(o.shape[i] for i in kept), tuple(dims[i] for i in kept))
-            )
+            operands.append(_Operand(o.value, tuple(o.shape[i] for i in kept), tuple(dims[i] for i in kept)))
         return _Product(spatial, reduced, self.extents, tuple(operands))
 
     def merged(self, b: Rebuilder) -> _Product | None:

@@ -1,4 +1,4 @@
-"""Products that are transposed right after they are made, or after elementwise work on them: made in that order instead."""
+"""Products that are transposed after they are made, maybe after elementwise work: made in that order instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Layout = tuple[Shape, Perm]
 def laid_out(graph: Graph) -> Graph:
     """Each transpose that only a product's layout stands against, with or without a reshape before it, is gone.
 
-    Contract, elementwise…, (Reshape,) Transpose -> Contract with its spatial variables split and in another order, elementwise…
+    Contract, elementwise…, (Reshape,) Transpose
+        -> Contract with its spatial variables split and in another order, elementwise…
 
     A transpose that only products read is left: they can read through it, and the first product keeps its long rows.
     """

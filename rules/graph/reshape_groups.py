@@ -53,7 +53,7 @@ def before_reshape(source: Shape, target: Shape, operand: Shape) -> Shape | None
 
 
 def axes_before_reshape(source: Shape, target: Shape, axes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The dimensions of `source` that hold what `axes` of `target` hold; None where a reshape mixes them with others."""
+    """The dimensions of `source` that hold what `axes` of `target` hold; None where they are mixed with others."""
     groups = reshape_groups(source, target)
     if groups is None:
         return None

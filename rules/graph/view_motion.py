@@ -1,7 +1,8 @@
 """Views moved past the operations that follow them: a transpose or reshape of operands becomes one of the result.
 
-Going down, transposes meet and cancel, or reach an operation that can read through them; elementwise operations are left in
-the layout of what made their operands. Nothing is moved where that would cost a copy that was not there before.
+Going down, transposes meet and cancel, or reach an operation that can read through them; elementwise operations are
+left in the layout of what made their operands. Nothing is moved where that would cost a copy that was not there
+before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def settle(b: Rebuilder, node: Node, inputs: tuple[int, ...]) -> int | None:
                 return None
             x, perm = source
             back = inverse(perm)
-            moved = g.Pad(*(tuple(each[p] for p in back) for each in (low, high, interior)), value)
+            low, high, interior = (tuple(each[p] for p in back) for each in (low, high, interior))
+            moved = g.Pad(low, high, interior, value)
             return transposed(b, b.add(moved, x), perm)
         case g.Slice(starts, strides):
             source = _source(b, inputs[0])

@@ -1,4 +1,4 @@
-"""What every graph rule is held to: the same interface, the same values in float64, and nothing left to do afterwards."""
+"""What every graph rule is held to: the same interface, the same values in float64, nothing left to do afterwards."""
 
 from __future__ import annotations
 

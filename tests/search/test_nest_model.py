@@ -1,0 +1,163 @@
+"""Tests of the analytic model: finite for whatever is tuned, and right about what is plainly better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import yaml
+
+from pipeline.frontend.workloads.workload import Workload
+from pipeline.ir.graph import Graph
+from pipeline.ir.program_parse import from_text
+from pipeline.registry import Component, Registry
+from pipeline.search.candidates import SketchSpace
+from pipeline.search.nest_model import FEATURES, NestModel
+from tests.search import spaces as small
+
+OPERATORS = (
+    "c1d", "c2d", "c3d", "cap", "cbr", "dep", "dil", "gmm", "gram", "grp", "nrm", "sfm", "softmax", "t2d", "tbg",
+    "layer_norm", "attention", "odd",
+)  # fmt: skip
+
+
+def operator(name: str) -> Graph:
+    """The workload of that name, as conf/ describes it."""
+    node = yaml.safe_load((small.CONF / "workload" / f"{name}.yaml").read_text(encoding="utf-8"))
+    workload = Registry().build(Workload, Component.model_validate(node), "workload")
+    return workload.build(0)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_times_and_features_of_every_operator_are_finite(name: str) -> None:
+    for task in small.parts(operator(name)).tasks:
+        for number, sketch in enumerate(small.sketches(task)):
+            space = SketchSpace(number, sketch, small.TARGET)
+            seconds, features = space.analyse(space.draw(64, np.random.default_rng(0)))
+            assert seconds.shape == (64,) and features.shape == (64, len(FEATURES))
+            assert np.isfinite(seconds).all() and (seconds > 0).all()
+            assert np.isfinite(features).all()
+
+
+def test_a_row_is_analysed_the_same_alone_and_among_others() -> None:
+    for space in small.spaces(small.gmm()):
+        rows = space.draw(40, np.random.default_rng(1))
+        seconds, features = space.analyse(rows)
+        for i in (0, 17, 39):
+            alone = space.analyse(rows[i : i + 1])
+            assert np.allclose(alone[0], seconds[i], rtol=1e-12)
+            assert np.allclose(alone[1], features[i], rtol=1e-12)
+
+
+def test_a_concrete_program_is_predicted_like_its_row() -> None:
+    for space in small.spaces(small.gmm()):
+        rows = space.draw(8, np.random.default_rng(2))
+        seconds, _ = space.analyse(rows)
+        for row, expected in zip(rows, seconds, strict=True):
+            found, _ = NestModel(space.program(row), small.TARGET).evaluate({}, 1)
+            assert found[0] == pytest.approx(expected, rel=0.05)  # loops of one iteration are gone from it
+
+
+def best(n: int, m: int, k: int) -> float:
+    """The fastest predicted time of a product over many draws."""
+    spaces = small.spaces(small.gmm(n, m, k))
+    return min(s.analyse(s.draw(512, np.random.default_rng(0)))[0].min() for s in spaces)
+
+
+def test_more_arithmetic_takes_more_time() -> None:
+    for axis in range(3):
+        sizes = [[64, 64, 64] for _ in range(4)]
+        for i, size in enumerate(sizes):
+            size[axis] <<= 2 * i
+        times = [best(*size) for size in sizes]
+        assert all(later > earlier for earlier, later in pairwise(times)), (axis, times)
+
+
+def test_no_prediction_is_faster_than_the_machine() -> None:
+    for n, m, k in ((512, 512, 512), (1021, 1021, 1021), (64, 4096, 64)):
+        assert best(n, m, k) >= 2 * n * m * k / (small.TARGET.peak_gflops() * 1e9)
+
+
+def test_a_slower_machine_is_predicted_to_be_slower() -> None:
+    program = small.spaces(small.gmm(512, 512, 512))[0]
+    rows = program.draw(64, np.random.default_rng(0))
+    half = replace(small.TARGET, clock_ghz=small.TARGET.clock_ghz / 2, bandwidth_gbs=small.TARGET.bandwidth_gbs / 2)
+    slower = SketchSpace(0, program.sketch, half)
+    assert (slower.analyse(rows)[0] > 1.5 * program.analyse(rows)[0]).all()
+
+
+def test_a_register_tile_is_ranked_above_a_single_element() -> None:
+    """A 6 x 16 tile of a 1024 product, the textbook kernel of AVX2, against 1 x 8: one accumulator at a time."""
+    for space in small.spaces(small.gmm(1024, 1024, 1024)):
+        columns = space.space.columns
+        rows = space.draw(4000, np.random.default_rng(0))
+        seconds, features = space.analyse(rows)
+        accumulators = 2.0 ** features[:, FEATURES.index("accumulators")]
+        large, one = (accumulators >= 8) & (accumulators <= 12), accumulators <= 1.5
+        assert large.any() and one.any(), columns
+        assert seconds[large].min() < 0.5 * seconds[one].min()
+        assert np.median(seconds[large]) < np.median(seconds[one])
+        assert 2.0 ** features[seconds.argmin(), FEATURES.index("accumulators")] >= 6
+
+
+def text(kind: str, inner: str = "serial", rows: int = 64, columns: int = 64) -> str:
+    """An elementwise program whose loops have these kinds."""
+    return f"""program scale():
+    input x: float32[{rows}, {columns}]
+    output y: float32[{rows}, {columns}]
+    body:
+        for i in {kind}({rows}):
+            for j in {inner}({columns}):
+                block b:
+                    spatial u in range({rows}) = i
+                    spatial v in range({columns}) = j
+                    y[u, v] = x[u, v] * x[u, v]
+"""
+
+
+def seconds_of(source: str) -> float:
+    return float(NestModel(from_text(source), small.TARGET).evaluate({}, 1)[0][0])
+
+
+def test_threads_and_lanes_are_predicted_to_help() -> None:
+    rows = 4096
+    plain, lanes = seconds_of(text("serial", rows=rows)), seconds_of(text("serial", "vectorized", rows=rows))
+    both = seconds_of(text("parallel", "vectorized", rows=rows))
+    assert both < lanes < plain
+
+
+def test_rows_that_do_not_divide_among_threads_are_predicted_to_cost_a_round() -> None:
+    four, five = (
+        seconds_of(text("parallel", rows=4, columns=65536)),
+        seconds_of(text("parallel", rows=5, columns=65536)),
+    )
+    assert five > 1.5 * four
+
+
+def test_a_costly_function_is_predicted_to_take_longer_than_a_product() -> None:
+    source = text("parallel", "vectorized")
+    costly = source.replace("x[u, v] * x[u, v]", "tanh(x[u, v])")
+    assert seconds_of(costly) > seconds_of(source)
+
+
+def test_data_that_leaves_the_cache_is_predicted_to_take_longer_per_element() -> None:
+    near = seconds_of(text("parallel", "vectorized", rows=64, columns=64)) / (64 * 64)
+    far = seconds_of(text("parallel", "vectorized", rows=4096, columns=4096)) / 4096**2
+    near_loops = near - 1e-6 / (64 * 64)  # without what a call and a barrier cost
+    assert far > near_loops
+
+
+def test_a_program_without_any_region_takes_a_call() -> None:
+    empty = from_text("""program nothing():
+    input x: float32[4]
+    output y: float32[0]
+    body:
+        for i in serial(0):
+            block b:
+                spatial u in range(0) = i
+                y[u] = x[u]
+""")
+    seconds, features = NestModel(empty, small.TARGET).evaluate({}, 1)
+    assert np.isfinite(seconds).all() and np.isfinite(features).all() and 0 < seconds[0] < 1e-5

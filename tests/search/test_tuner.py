@@ -1,0 +1,253 @@
+"""Tests of the tuning loop, with times that a formula gives: what is asked for, recorded, resumed and chosen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.measurement.protocol import Built, MeasureRequest, MeasureResult, Reference
+from pipeline.search.candidates import Candidate, History
+from pipeline.search.cost_model import CostModel
+from pipeline.search.evolutionary import Evolutionary
+from pipeline.search.random import Random
+from pipeline.search.replay import Replay
+from pipeline.search.roofline import Roofline
+from pipeline.search.tuner import Report, Tuner, stream
+from pipeline.store.store import Store
+from tests.search import spaces as small
+from tests.search.formula_measurement import keys, tuner
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store in a file."""
+    with Store(f"sqlite:///{tmp_path}/store.sqlite") as made:
+        yield made
+
+
+def run(made: Tuner) -> Tuner:
+    """What the engine does with a tuner."""
+    made.resume()
+    made.run()
+    made.ensure()
+    made.finish()
+    return made
+
+
+def test_the_same_seed_gives_the_same_candidates_byte_for_byte_in_every_process() -> None:
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.search.proposal_log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=CHECKOUT, env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ) for hash_seed in ("1", "987654321")
+    ]  # fmt: skip
+    said = [process.communicate() for process in running]
+    assert [process.returncode for process in running] == [0, 0], said[0][1].decode()
+    one, other = said[0][0], said[1][0]
+    assert one == other
+    lines = one.decode().splitlines()
+    assert len({line.partition(":")[0] for line in lines}) == 18
+    assert len(lines) > 18 * 10
+
+
+def test_every_trial_is_recorded_once(store: Store) -> None:
+    made, builder, _ = tuner(small.two_tasks(), Random(), Roofline(), store=store)
+    run(made)
+    records = store.everything()
+    assert len(records) == made.trials == 24
+    assert len({record.candidate_key for record in records}) == 24
+    assert made.trials == sum(state.trials for state in made.states)
+    assert made.invalid == 0
+    failed = [record for record in records if record.status == "failed"]
+    assert failed and all(record.reason == "wrong: planted" for record in failed)
+    assert sum((state.failures for state in made.states), Counter())["wrong"] == len(failed)
+    assert store.problems() == []
+
+
+def test_a_second_run_measures_nothing_again_and_ends_with_the_same_best(store: Store) -> None:
+    first, *_ = tuner(small.two_tasks(), Evolutionary(), Roofline(), store=store)
+    run(first)
+    second, builder, runner = tuner(small.two_tasks(), Evolutionary(), Roofline(), store=store)
+    run(second)
+    assert (second.trials, runner.measured) == (0, [])
+    assert [state.best for state in second.states] == pytest.approx([state.best for state in first.states])
+    assert [state.resumed for state in second.states] == [state.trials for state in first.states]
+    assert builder.asked == []
+    assert all(second.kernel(state) is not None for state in second.states)
+    assert len(builder.asked) == 2, "one kernel a task is built from its record"
+
+
+def test_a_run_that_was_cut_short_is_completed_to_its_budget(store: Store) -> None:
+    first, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, trials=10)
+    run(first)
+    second, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, trials=25)
+    run(second)
+    assert (first.trials, second.trials) == (10, 15)
+    assert len(store.everything()) == 25
+    assert len(set(keys(second.states[0].history))) == 25
+
+
+def test_a_failed_candidate_is_not_tried_again(store: Store) -> None:
+    first, *_ = tuner(small.gmm(5, 7, 3), Random(), Roofline(), store=store, trials=20, failing=2)
+    run(first)
+    failed = {o.candidate.key for o in first.states[0].history.observations if o.seconds is None}
+    assert failed
+    second, *_ = tuner(small.gmm(5, 7, 3), Random(), Roofline(), store=store, trials=40, failing=2)
+    run(second)
+    assert second.trials > 0
+    assert not failed & set(keys(second.states[0].history)[20:])
+
+
+@pytest.mark.parametrize("other", [{"target_key": "there"}, {"version": "2"}])
+def test_records_of_another_machine_or_compiler_are_not_taken_for_ours(store: Store, other: dict[str, str]) -> None:
+    run(tuner(small.gmm(), Random(), Roofline(), store=store)[0])
+    made, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, **other)
+    run(made)
+    assert (made.trials, made.states[0].resumed) == (24, 0)
+    assert len(store.everything()) == 48
+
+
+def test_records_of_another_seed_serve_this_one_too(store: Store) -> None:
+    """A time does not depend on who proposed the candidate; the seed of a record says who did."""
+    run(tuner(small.gmm(), Random(), Roofline(), store=store, seed=1)[0])
+    made, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, seed=2, trials=40)
+    run(made)
+    assert (made.states[0].resumed, made.trials) == (24, 16)
+    assert Counter(record.seed for record in store.everything()) == {1: 24, 2: 16}
+
+
+def test_records_of_a_sketch_that_is_made_no_more_are_left_alone(store: Store) -> None:
+    run(tuner(small.gmm(), Random(), Roofline(), store=store)[0])
+    for record in store.everything():
+        store.add([replace(record, sketch="[]"), replace(record, values={"other": 1})])
+    made, *_ = tuner(small.gmm(), Random(), Roofline(), store=store)
+    run(made)
+    assert made.states[0].resumed == 24
+
+
+def test_replay_measures_on_this_machine_what_was_best_on_another(store: Store) -> None:
+    there, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, target_key="there")
+    run(there)
+    here, *_ = tuner(small.gmm(), Replay(), Roofline(), store=store, trials=5)
+    run(here)
+    best = [o.candidate.key for o in sorted(
+        (o for o in there.states[0].history.observations if o.seconds is not None), key=lambda o: o.seconds or 0.0)]  # fmt: skip
+    assert keys(here.states[0].history) == best[:5]
+
+
+def test_no_task_takes_more_trials_than_it_may(store: Store) -> None:
+    first, *_ = tuner(small.two_tasks(), Random(), Roofline(), store=store, trials=None, per_task=7)
+    run(first)
+    assert [state.trials for state in first.states] == [7, 1]  # the second one has no parameters
+    second, *_ = tuner(small.two_tasks(), Random(), Roofline(), store=store, trials=None, per_task=9)
+    run(second)
+    assert [state.trials + state.resumed for state in second.states] == [9, 1]
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5, 6, 7, 24])
+def test_the_budget_is_met_to_the_trial(trials: int) -> None:
+    made, *_ = tuner(small.gmm(), Random(), Roofline(), trials=trials, failing=0)
+    run(made)
+    assert made.trials == trials
+
+
+def test_a_search_that_gains_nothing_ends_by_itself() -> None:
+    made, *_ = tuner(small.two_tasks(), Random(), Roofline(), trials=None, patience=2)
+    run(made)
+    assert 0 < made.trials < 2000
+
+
+def test_every_task_gets_a_kernel_even_if_the_budget_is_smaller_than_the_number_of_tasks() -> None:
+    made, *_ = tuner(small.two_tasks(), Random(), Roofline(), trials=1, failing=0)
+    run(made)
+    assert all(made.kernel(state) is not None for state in made.states)
+
+
+def test_the_reported_best_never_gets_worse() -> None:
+    seen: list[Report] = []
+    made, *_ = tuner(small.two_tasks(), Evolutionary(), Roofline(), report=seen.append)
+    run(made)
+    totals = [report.total for report in seen if report.total is not None]
+    assert totals and totals == sorted(totals, reverse=True)
+    assert [report.trials for report in seen] == sorted({report.trials for report in seen})
+
+
+def test_the_best_is_the_fastest_that_was_measured() -> None:
+    made, _, _ = tuner(small.gmm(), Random(), Roofline())
+    run(made)
+    state = made.states[0]
+    times = [o.seconds for o in state.history.observations if o.seconds is not None]
+    assert state.best == min(times)
+    kernel = made.kernel(state)
+    assert kernel is not None and float(kernel.object_code) == pytest.approx(min(times))
+
+
+class Breaking:
+    """Proposes, among good candidates, rows that no constraint allows, and counts what it was asked."""
+
+    def propose(
+        self, history: History, cost: CostModel, count: int, pool: int, rng: np.random.Generator
+    ) -> list[Candidate]:
+        good = Random().propose(history, cost, count, pool, rng)
+        return [Candidate(c.sketch, tuple(1 << 20 for _ in c.row)) if i % 2 else c for i, c in enumerate(good)]
+
+
+def test_an_invalid_candidate_is_counted_and_never_measured() -> None:
+    made, builder, _ = tuner(small.gmm(), Breaking(), Roofline(), trials=12)
+    run(made)
+    assert made.invalid > 0
+    assert made.trials == 12
+    assert not any(str(1 << 20) in line for line in builder.asked)
+
+
+class Interrupting:
+    """A runner in which the user presses Ctrl-C at the n-th batch."""
+
+    def __init__(self, inner: object, at: int) -> None:
+        self.inner, self.left = inner, at
+
+    def run(self, built: Sequence[Built], reference: Reference, best_ns: float | None = None) -> list[MeasureResult]:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return self.inner.run(built, reference, best_ns)  # type: ignore[attr-defined]
+
+    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
+        return self.inner.remeasure(built, reference, rounds)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_an_interrupt_ends_the_search_with_the_best_so_far(batch: int, store: Store) -> None:
+    made, _, runner = tuner(small.two_tasks(), Random(), Roofline(), store=store, failing=0)
+    made._runner = Interrupting(runner, batch)  # type: ignore[assignment]
+    run(made)
+    assert made.interrupted
+    assert made.trials < 24
+    assert len(store.everything()) == made.trials
+    assert all(made.kernel(state) is not None for state in made.states), "each task has a kernel all the same"
+
+
+def test_the_streams_of_chance_differ_by_name_and_by_seed() -> None:
+    drawn = {tuple(stream(seed, name).integers(1 << 30, size=4)) for seed in (0, 1) for name in ("a", "b")}
+    assert len(drawn) == 4
+    assert stream(3, "a").integers(1 << 30) == stream(3, "a").integers(1 << 30)
+
+
+def test_a_builder_gets_programs_without_free_parameters() -> None:
+    seen: list[MeasureRequest] = []
+    made, builder, _ = tuner(small.gmm(), Random(), Roofline(), trials=6)
+    inner = builder.build
+    builder.build = lambda requests: (seen.extend(requests), inner(requests))[1]  # type: ignore[method-assign]
+    run(made)
+    assert len(seen) == 6
+    assert all(request.program.params == () for request in seen)  # type: ignore[attr-defined]

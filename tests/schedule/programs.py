@@ -123,7 +123,7 @@ def convolution(h: int = 7, w: int = 5, c: int = 3, f: int = 4, r: int = 3, stri
                         spatial w in range({ow}) = relu_w
                         spatial f in range({f}) = relu_f
                         Y[h, w, f] = max(T[h, w, f], 0.0:float32)
-""")  # noqa: E501
+""")  # noqa: E501 (a statement of program text is one line)
 
 
 def normalise(m: int = 6, n: int = 11) -> Program:

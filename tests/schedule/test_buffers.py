@@ -32,6 +32,11 @@ def test_a_transposed_buffer_needs_no_division() -> None:
     keeps_meaning(convolution(), applied(convolution(), TransformLayout("P", (1, 1, 1), (2, 0, 1))))
 
 
+def test_a_cache_has_a_layout_too() -> None:
+    steps = (CacheWrite("mm", "local", "mm_m"), TransformLayout("T_local", (1, 4), (1, 0, 2)))
+    keeps_meaning(feed_forward(), applied(feed_forward(), *steps))
+
+
 @pytest.mark.parametrize("tile", [2, 3, 8, 64])
 def test_a_tile_need_not_divide_the_extent(tile: int) -> None:
     keeps_meaning(

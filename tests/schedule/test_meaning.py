@@ -132,13 +132,14 @@ def draw_step(rng: random.Random, sketch: Sketch, number: int) -> tuple[Sketch, 
             at = rng.choice([None, None, *around])
             inside = [axis.var for axis in place.axes]
             used = rng.sample(inside, len(inside))
-            step = Pack(block.name, buffer, tuple(used), f"pack{number}", at)
+            which = rng.choice([None, 0, 1])
+            step = Pack(block.name, buffer, tuple(used), f"pack{number}", at, which)
             for _ in range(len(used)):  # leave out what the step says it must
                 reason = step.why_not(program)
                 if reason is None or "leave it out" not in reason:
                     break
                 gone = next(var for var in step.order if f"loop {var} " in reason or f"loop {var}:" in reason)
-                step = Pack(block.name, buffer, tuple(v for v in step.order if v != gone), f"pack{number}", at)
+                step = Pack(block.name, buffer, tuple(v for v in step.order if v != gone), f"pack{number}", at, which)
             return sketch, step
         case "Reindex":
             return sketch, Reindex(block.name, buffer, f"index{number}")

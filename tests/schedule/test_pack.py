@@ -86,6 +86,12 @@ def test_the_padding_of_a_convolution_is_packed_with_it() -> None:
     keeps_meaning(convolution(), program)
 
 
+def test_one_of_several_loads_is_packed() -> None:
+    program = applied(stencil(), Pack("blur", "D", ("blur_i",), "shifted", number=1))
+    keeps_meaning(stencil(), applied(program, Pack("blur", "D", ("blur_i",), "straight", number=0)))
+    refuses(stencil(), Pack("blur", "D", ("blur_i",), "p", number=3), "there is no load 3")
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_a_window_becomes_a_plain_operand_at_any_size(size: int) -> None:
     steps = (Inline("pad"), Reindex("conv", "X", "columns"), Reindex("conv", "W", "Wp"))

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import StepError
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import instantiate
+from pipeline.ir.program import Loop, instantiate
 from pipeline.schedule.constraint import AtMost, Divides, MultipleOf
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.space import ParameterSpace
@@ -73,7 +73,8 @@ def test_derived_symbols_have_the_values_of_the_concrete_program() -> None:
     values = space.environment(rows)
     for number, row in enumerate(rows):
         concrete = instantiate(sketch().program, space.values(row))
-        assert concrete.body.body[0].axes[0].extent.value == values["n_m0"][number]  # type: ignore[union-attr]
+        outer = concrete.body.body[0]
+        assert isinstance(outer, Loop) and outer.axes[0].extent.value == values["n_m0"][number]
     assert all(array.dtype == np.float64 for array in space.environment(rows, np.float64).values())
 
 

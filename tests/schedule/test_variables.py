@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -95,6 +97,6 @@ def test_a_small_extent_is_covered_by_one_innermost_multiple() -> None:
         lambda: Choice("c", (1, 1)),
     ],
 )
-def test_a_variable_without_values_cannot_be_made(wrong: object) -> None:
+def test_a_variable_without_values_cannot_be_made(wrong: Callable[[], Variable]) -> None:
     with pytest.raises(AssertionError):
-        wrong()  # type: ignore[operator]
+        wrong()

@@ -63,10 +63,11 @@ class TransformLayout:
             return tuple(parts[part] for part in self.order)
 
         def visit(block: Block) -> Block:
-            if self.buffer in reads(block):
-                rewritten = lambda load: Load(load.buffer, moved(block, load.indices), load.dtype)  # noqa: E731
-                block = with_loads(block, self.buffer, rewritten)
-            return replace(block, indices=moved(block, block.indices)) if block.buffer == self.buffer else block
+            def loaded(load: Load) -> Load:
+                return replace(load, indices=moved(block, load.indices))
+
+            new = with_loads(block, self.buffer, loaded) if self.buffer in reads(block) else block
+            return replace(new, indices=moved(block, block.indices)) if block.buffer == self.buffer else new
 
         def kept(stmt: Stmt) -> Stmt:
             if isinstance(stmt, Alloc) and stmt.buffer.name == self.buffer:

@@ -20,8 +20,9 @@ class AbsorbViews:
 
     Views move down past elementwise operations and reductions. A product that is transposed after it is made is made
     in that order. A product or pooling whose operand is a transpose, slice or broadcast, maybe among reshapes, reads
-    what was before
-    it: a reshape in between splits a variable of the product (k -> head, position) where its index would not be affine else.
+    what was before it. A reshape in between splits a variable of the product (k -> head, position) where the index
+    would not be affine otherwise.
+
     A reshape alone stays, as it costs nothing.
 
     Legal always. Left as they are: views whose indices no split makes affine, and those that would make more than

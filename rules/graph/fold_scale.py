@@ -23,6 +23,7 @@ class FoldScale:
 
     contract(x, W) * s           -> contract(x, W * s)                  s varies along variables of W only
     (contract(x, W) + c) * s     -> contract(x, W * s) + c * s
+    contract(x * c, y)           -> contract(x, y) * c                  one number c, the operand maybe behind views
     (x * c) * d, (x + c) + d     -> x * (c * d), x + (c + d)
     x - c, x / c                 -> x + -c, x * (1 / c)                 exact: 1 / c only of powers of two
 
@@ -50,18 +51,21 @@ class _Plan:
 
     products   Contract -> (the operand that is a constant, its new data)
     summands   add or sub -> the scaled constant
+    deferred   Contract -> the number that its result is multiplied by
     gone       mul or div -> the operand that stays
     """
 
     graph: Graph
     products: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
     summands: dict[int, np.ndarray] = field(default_factory=dict)
+    deferred: dict[int, float] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: Graph) -> _Plan:
         plan = _Plan(graph)
         uses = use_counts(graph)
+        readers = {v: number for number, node in enumerate(graph.nodes) for v in node.inputs}
         for number, node in enumerate(graph.nodes):
             found = _constant_last(graph, node, ("mul", "div"))
             if found is None or not uses[number] or node.type.dtype not in SCALED:
@@ -74,7 +78,30 @@ class _Plan:
                 factor = 1 / factor if node.op == g.Elementwise("div") else factor
             if np.isfinite(factor).all():
                 plan.scale(number, x, factor, uses)
+                if number not in plan.gone and factor.size == 1:
+                    plan.defer(number, x, float(factor.reshape(())), uses, readers)
         return plan
+
+    def defer(self, number: int, x: int, factor: float, uses: dict[int, int], readers: dict[int, int]) -> None:
+        """Plans to multiply the one product that reads the scaled operand instead."""
+        value, kind = number, self.graph.nodes[number].type
+        while uses[value] == 1 and value in readers:
+            value = readers[value]
+            node = self.graph.nodes[value]
+            match node.op:
+                case g.Contract():
+                    whole = factor * self.deferred.get(value, 1.0)
+                    if (
+                        node.type.dtype == kind.dtype
+                        and _rounded(np.array(whole), np.zeros((), kind.dtype)) is not None
+                    ):
+                        self.deferred[value] = whole
+                        self.gone[number] = x
+                    return
+                case g.Reshape() | g.Transpose() | g.Slice() | g.Broadcast():
+                    continue
+                case _:
+                    return
 
     def scale(self, number: int, x: int, factor: np.ndarray, uses: dict[int, int]) -> None:
         """Plans to scale the product above x, if nothing stands against it."""
@@ -112,10 +139,13 @@ class _Plan:
                     return
 
     def replaced(self, b: Rebuilder, number: int, node: Node, inputs: tuple[int, ...]) -> int | None:
-        if number in self.products:
-            operand, data = self.products[number]
-            weight = b.constant(data)
-            return b.add(node.op, *(weight if i == operand else x for i, x in enumerate(inputs)), dtype=node.type.dtype)
+        if number in self.products or number in self.deferred:
+            if number in self.products:
+                operand, data = self.products[number]
+                inputs = tuple(b.constant(data) if i == operand else x for i, x in enumerate(inputs))
+            made = b.add(node.op, *inputs, dtype=node.type.dtype)
+            factor = self.deferred.get(number, 1.0)
+            return made if factor == 1.0 else b.elementwise("mul", made, b.scalar(factor, made))
         if number in self.summands:
             found = _constant_last(self.graph, node, ("add", "sub"))
             assert found is not None and isinstance(node.op, g.Elementwise)

@@ -479,6 +479,8 @@ def _broadcast(s: tuple[Expr, ...], shape: Shape) -> tuple[Expr, ...]:
 
 def _reshape(s: tuple[Expr, ...], to: Shape, source: Shape) -> tuple[Expr, ...]:
     """The indices in the source of an element of the reshaped tensor, group by group of dimensions of equal size."""
+    if 0 in source:
+        return tuple(ZERO for _ in source)  # no element to ask for
     indices: list[Expr] = []
     i = j = 0
     while i < len(source) or j < len(to):

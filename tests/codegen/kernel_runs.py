@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.build import build_kernel
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
 from pipeline.codegen.llvm.team import Team, team_ir
-from pipeline.ir.graph import Graph
+from pipeline.ir.graph import DType, Graph, Shape
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Program
 from pipeline.ir.target import Cache, Target
@@ -25,7 +25,6 @@ from pipeline.measurement.host import detect_host
 from pipeline.registry import Component, Registry
 from pipeline.schedule.rule import Rule
 from pipeline.space.lower import argument_name, output_name
-from pipeline.space.partition import Partition, partition
 from pipeline.verification.tolerance import evaluate_with_bound
 from pipeline.verification.verdict import compare
 
@@ -62,10 +61,14 @@ def _team(target: Target) -> tuple[Team, LoadedObject]:
     return Team(THREADS, code), code
 
 
-def run_kernel(kernel: Kernel, feeds: Mapping[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
+def run_kernel(
+    kernel: Kernel, feeds: Mapping[str, np.ndarray], target: Target, *, page_ends: bool = False
+) -> dict[str, np.ndarray]:
     """The outputs of a kernel; AssertionError where it wrote next to a buffer or into an input.
 
-    What a kernel does not write is NaN, or a pattern; what lies next to its inputs is NaN."""
+    What a kernel does not write is NaN, or a pattern; what lies next to its inputs is NaN.
+    page_ends  inputs and outputs end where memory does: to read beyond them ends the process
+    """
     team, code = _team(target)
     loaded = LoadedObject(
         kernel.object_code, symbols={"muschedule_barrier": code.address("muschedule_barrier")}, target=target
@@ -73,7 +76,8 @@ def run_kernel(kernel: Kernel, feeds: Mapping[str, np.ndarray], target: Target) 
     buffers = []
     for argument in kernel.arguments:
         given = argument.role in ("input", "constant")
-        buffer = GuardedBuffer(argument.shape, argument.dtype, poison=given)
+        outside = argument.role in ("input", "constant", "output")
+        buffer = (PageEnd if page_ends and outside else GuardedBuffer)(argument.shape, argument.dtype, poison=given)
         if given:
             assert feeds[argument.name].dtype == numpy_dtype(argument.dtype), argument
             buffer.array[...] = feeds[argument.name]
@@ -112,26 +116,31 @@ def assert_right(graph: Graph, feeds: Mapping[str, np.ndarray], got: Mapping[str
         assert verdict.ok, f"{what}: {name}: {verdict.reason}"
 
 
-def parts_of(graph: Graph) -> Partition:
-    return partition(graph)
+class PageEnd(GuardedBuffer):
+    """A buffer that ends where a page begins that may not be touched, and so is aligned to its elements only."""
+
+    def __init__(self, shape: Shape, dtype: DType, *, poison: bool = False) -> None:
+        super().__init__((0,), dtype, poison=poison)
+        kind = numpy_dtype(dtype)
+        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        whole = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._pages = mmap.mmap(-1, whole + mmap.PAGESIZE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(base + whole), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        self.address = base + whole - size
+        self._bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(self.address), np.uint8)
+        self.array = self._bytes.view(kind).reshape(shape) if size else np.empty(shape, kind)
 
 
-class PageGuard:
-    """Memory that ends where a page begins that may not be touched: reading beyond it ends the process."""
-
-    def __init__(self, data: np.ndarray) -> None:
-        size = -(-max(data.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._map = mmap.mmap(-1, size + 2 * mmap.PAGESIZE)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        for edge in (base, base + size + mmap.PAGESIZE):
-            assert protect(ctypes.c_void_p(edge), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-        self.address = base + mmap.PAGESIZE + size - data.nbytes
-        raw = (ctypes.c_uint8 * data.nbytes).from_address(self.address)
-        self.array = np.frombuffer(raw, np.uint8).view(data.dtype).reshape(data.shape) if data.nbytes else data
-        if data.nbytes:
-            self.array[...] = data
+@cache
+def sse2() -> Target:
+    """What every 64-bit x86 has: 16 registers of 128 bits and no fused multiply-add."""
+    return replace(described("avx2"), name="x86-64", cpu="x86-64", features=(), vector_bits=128)
 
 
-def rows_of(columns: Sequence[str], row: np.ndarray) -> dict[str, int]:
-    return {name: int(value) for name, value in zip(columns, row, strict=True)}
+@cache
+def avx512() -> Target:
+    """Skylake's server cores: 32 registers of 512 bits."""
+    features = ("+avx512f", "+avx512bw", "+avx512dq", "+avx512vl", "+fma", "+avx2", "+f16c", "-prefer-256-bit")
+    return replace(described("avx2"), name="skylake-avx512", cpu="skylake-avx512", features=features,
+                   vector_bits=512, vector_registers=32)  # fmt: skip

@@ -88,18 +88,23 @@ class ValueEmitter(MemoryEmitter):
             self.lanes.mask = old
             return b.select(test, inside, outside)
         yes, no, end = b.new_label("some"), b.new_label("none"), b.new_label("joined")
-        lanes = self.lane_count()
         b.branch(test, yes, no)
         b.label(yes)
         self.cache.append({})
-        first = b.splat(self.value(value), lanes)
+        first = self.value(value)
         self.cache.pop()
-        from_yes = b.block
+        from_yes, position = b.block, len(b.lines)
         b.jump(end)
         b.label(no)
         self.cache.append({})
-        second = b.splat(self.value(otherwise), lanes)
+        second = self.value(otherwise)
         self.cache.pop()
+        lanes = max(first.lanes, second.lanes)
+        second = b.splat(second, lanes)
+        later = b.lines[position:]
+        del b.lines[position:]
+        first = b.splat(first, lanes)  # in the block that made it
+        b.lines.extend(later)
         from_no = b.block
         b.jump(end)
         b.label(end)

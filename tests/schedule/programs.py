@@ -206,6 +206,79 @@ def running_sum(m: int = 4, n: int = 9) -> Program:
 """)
 
 
+def whole_sum(m: int = 5, n: int = 6) -> Program:
+    """Y = (X + 1) ** 2 / sum of X, through other shapes: a reduction without kept axes, and reshapes."""
+    return from_text(f"""program whole_sum():
+    input X: float32[{m}, {n}]
+    intermediate S: float32[]
+    intermediate F: float32[{m * n}]
+    intermediate G: float32[{n}, {m}]
+    output Y: float32[{m * n}]
+    body:
+        for sum_i in serial({m}):
+            for sum_j in serial({n}):
+                block sum:
+                    reduce i in range({m}) = sum_i
+                    reduce j in range({n}) = sum_j
+                    init 100.0:float32
+                    S[] += X[i, j]
+        for flat_i in serial({m * n}):
+            block flat:
+                spatial i in range({m * n}) = flat_i
+                F[i] = X[i // {n}, i % {n}] + 1.0:float32
+        for turn_i in serial({n}):
+            for turn_j in serial({m}):
+                block turn:
+                    spatial i in range({n}) = turn_i
+                    spatial j in range({m}) = turn_j
+                    G[i, j] = F[i * {m} + j] * F[j + i * {m}]
+        for out_i in serial({m * n}):
+            block out:
+                spatial i in range({m * n}) = out_i
+                Y[i] = G[i // {m}, i % {m}] / S[]
+""")
+
+
+def middle(m: int = 3, k: int = 7, n: int = 5) -> Program:
+    """Y[i, 0, j] = max over k of X[i, k, j] + 1, with an axis of extent 1 that stays, and both halves side by side."""
+    return from_text(f"""program middle():
+    input X: float32[{m}, {k}, {n}]
+    intermediate M: float32[{m}, 1, {n}]
+    intermediate C: float32[{m}, {2 * n}]
+    output Y: float32[{2 * n}, {m}]
+    body:
+        for top_i in serial({m}):
+            for top_o in serial(1):
+                for top_j in serial({n}):
+                    for top_k in serial({k}):
+                        block top:
+                            spatial i in range({m}) = top_i
+                            spatial o in range(1) = top_o
+                            spatial j in range({n}) = top_j
+                            reduce k in range({k}) = top_k
+                            init -inf:float32
+                            M[i, o, j] max= X[i, k, j]
+        for left_i in serial({m}):
+            for left_j in serial({n}):
+                block left:
+                    spatial i in range({m}) = left_i
+                    spatial j in range({n}) = left_j
+                    C[i, j] = M[i, 0, j] + 1.0:float32
+        for right_i in serial({m}):
+            for right_j in serial({n}):
+                block right:
+                    spatial i in range({m}) = right_i
+                    spatial j in range({n}) = right_j
+                    C[i, j + {n}] = M[i, 0, j] * 2.0:float32
+        for out_i in serial({2 * n}):
+            for out_j in serial({m}):
+                block out:
+                    spatial i in range({2 * n}) = out_i
+                    spatial j in range({m}) = out_j
+                    Y[i, j] = C[j, i] * C[j, i]
+""")
+
+
 ALL: dict[str, Callable[..., Program]] = {
     "matmul": matmul,
     "feed_forward": feed_forward,
@@ -213,6 +286,8 @@ ALL: dict[str, Callable[..., Program]] = {
     "normalise": normalise,
     "stencil": stencil,
     "running_sum": running_sum,
+    "whole_sum": whole_sum,
+    "middle": middle,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.schedule.steps import (
+    CacheWrite,
     ComputeAt,
     DecomposeReduction,
     Fuse,
@@ -24,6 +25,7 @@ from tests.schedule.programs import (
     matmul,
     refuses,
     running_sum,
+    whole_sum,
 )
 
 
@@ -88,3 +90,9 @@ def test_iterations_that_store_in_one_scratch_buffer_are_not_parallel() -> None:
 def test_a_decomposed_reduction_is_parallel_along_its_spatial_loops() -> None:
     program = applied(feed_forward(), DecomposeReduction("mm", "mm_k"), Parallel("mm_m"), Parallel("bias_i"))
     keeps_meaning(feed_forward(), program)
+
+
+def test_a_loop_with_a_buffer_inside_has_no_lanes() -> None:
+    program = applied(whole_sum(), CacheWrite("sum", "local", "sum_j"))
+    refuses(program, Vectorize("sum_j"), "buffer S_local lives inside loop sum_j")
+    keeps_meaning(whole_sum(), program)

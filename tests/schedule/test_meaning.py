@@ -44,6 +44,8 @@ SIZES: dict[str, tuple[str, ...]] = {
     "normalise": ("m", "n"),
     "stencil": ("n",),
     "running_sum": ("m", "n"),
+    "whole_sum": ("m", "n"),
+    "middle": ("m", "k", "n"),
 }
 SIZE = (1, 2, 3, 4, 5, 7, 8, 11)
 
@@ -55,7 +57,8 @@ def draw_program(rng: random.Random) -> Program:
         h, w, c, f = (rng.choice([1, 2, 3, 4, 5]) for _ in range(4))
         return ALL[kind](h=h, w=w, c=c, f=f, r=r, stride=stride)
     sizes = {name: rng.choice(SIZE) for name in SIZES[kind]}
-    if rng.random() < 0.1:  # a reduction over nothing has no initial value: that is for lowering to avoid
+    if rng.random() < 0.1 and kind != "whole_sum":
+        # a reduction over nothing has no initial value: that is for lowering to avoid
         sizes |= {name: 0 for name in SIZES[kind][:1]}
     return ALL[kind](**sizes)
 

@@ -127,7 +127,11 @@ class ComputeAt:
             moved, indices = over_iters(moved, at, extents(used))
             moved = replace(moved, indices=indices)
         reduced = reduce_variables(block)
-        inner = [found for found in place.loops if any(axis.var in reduced for axis in found.axes)]
+        inner = [
+            replace(found, kind="serial") if found.kind == "parallel" else found
+            for found in place.loops
+            if any(axis.var in reduced for axis in found.axes)
+        ]
         fill = nest([*(Loop((axis,), moved) for axis in used), *inner], moved)
         child = next(statement_of(loop.body, reader.name) for reader, _ in found)
         if self.scope == "global":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeline.ir.program import Loop, Program, walk
+from pipeline.ir.program import Alloc, Loop, Program, walk
 from pipeline.schedule.nest import loop_at, no_loop, put
 from pipeline.schedule.steps.parallel import carried_by
 
@@ -17,8 +17,8 @@ class Vectorize:
 
     for i in range(n): s  ->  vectorized for i in range(n): s
 
-    Legal when the loop is serial, not fused, has no loop inside, and its iterations touch different elements or are
-    combined (a horizontal reduction); never along a scan.
+    Legal when the loop is serial, not fused, has no loop or buffer inside, and its iterations touch different elements
+    or are combined (a horizontal reduction); never along a scan.
     """
 
     loop: str
@@ -32,6 +32,8 @@ class Vectorize:
         if len(loop.axes) != 1:
             return f"loop {self.loop} is fused of {', '.join(a.var for a in loop.axes)}: vectorize a loop of one axis"
         for found in walk(loop.body):
+            if isinstance(found, Alloc):
+                return f"buffer {found.buffer.name} lives inside loop {self.loop}: lanes have no buffers of their own"
             if isinstance(found, Loop):
                 return f"loop {found.axes[0].var} is inside loop {self.loop}: only an innermost loop has lanes"
         return carried_by(loop, reductions=True)

@@ -83,11 +83,11 @@ def _order(op: g.Contract, known_lhs: bool, known_rhs: bool) -> Perm | None:
     """Positions, groups, channels of a group; None where it is no convolution."""
     count = len(op.spatial)
     positions = _positions(op)
-    of_lhs, of_rhs = ({v for dim in affine for v, _ in dim.terms} for affine in (op.lhs, op.rhs))
+    of_lhs = {v for dim in op.lhs for v, _ in dim.terms}
     groups = [v for v in range(count) if v not in positions and v in of_lhs]
     outer = [v for v in range(count) if v not in positions and v not in of_lhs]
     windowed = any(len(dim.terms) > 1 and any(v in positions for v, _ in dim.terms) for dim in op.lhs)
-    simple = known_rhs and len(outer) <= 1 and len(groups) <= 1 and bool(of_rhs)
+    simple = known_rhs and len(outer) <= 1 and len(groups) <= 1
     if known_lhs or not (windowed or simple) or not outer + groups or not positions:
         return None
     return (*(v for v in range(count) if v in positions), *groups, *outer)

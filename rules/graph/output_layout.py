@@ -13,6 +13,7 @@ from rules.graph.view_motion import Perm, transposed
 
 # For a node of a chain: the shape that its result is reshaped to, and the order of those dimensions.
 Layout = tuple[Shape, Perm]
+SHORTEST_ROW = 16  # elements: the widest vector of a CPU
 
 
 def laid_out(graph: Graph) -> Graph:
@@ -21,7 +22,8 @@ def laid_out(graph: Graph) -> Graph:
     Contract, elementwise…, (Reshape,) Transpose
         -> Contract with its spatial variables split and in another order, elementwise…
 
-    A transpose that only products read is left: they can read through it, and the first product keeps its long rows.
+    A transpose that only products read is left: they can read through it, and the first product keeps its long rows. So
+    is one that moves the last dimension, or leaves only a short part of it there: it is the one that is vectorized.
     """
     uses = use_counts(graph)
     readers: dict[int, list[Node]] = {}
@@ -71,11 +73,16 @@ def _chain(graph: Graph, transpose: int, uses: dict[int, int], taken: dict[int, 
     assert isinstance(node.op, g.Transpose)
     perm, number = node.op.perm, node.inputs[0]
     shape = graph.nodes[number].type.shape
+    wide = [axis for axis, n in enumerate(shape) if n != 1]
+    if wide and next(p for p in reversed(perm) if p in wide) != wide[-1]:
+        return []
     chain = [transpose]
     if isinstance(graph.nodes[number].op, g.Reshape) and uses[number] == 1:
         chain.append(number)
         number = graph.nodes[number].inputs[0]
     whole = graph.nodes[number].type.shape
+    if shape[-1:] != whole[-1:] and (not shape or shape[-1] < SHORTEST_ROW):
+        return []
     while uses[number] == 1 and number not in taken:
         chain.append(number)
         node = graph.nodes[number]

@@ -89,15 +89,27 @@ def reshaped(b: Rebuilder, x: int, shape: Shape) -> int:
         return b.reshape(x, shape)
     y, perm = source
     runs = [[perm[i] for i in old] for old, _ in groups]
-    together = all(_follow_one_another(run, b.shape(y)) for run in runs)
-    if not together:
-        return b.reshape(x, shape)
+    if not all(_follow_one_another(run, b.shape(y)) for run in runs):
+        return _apart(b, y, runs, [[shape[j] for j in new] for _, new in groups])
     # dimensions of one element may stand anywhere: they go where the first wide one of their group is
     keys = [min((p for p in run if b.shape(y)[p] != 1), default=min(run, default=-1)) for run in runs]
     order = sorted(range(len(groups)), key=lambda i: (keys[i], i))
     inner = b.reshape(y, tuple(shape[j] for i in order for j in groups[i][1]))
     places = [j for i in order for j in groups[i][1]]
     return transposed(b, inner, tuple(places.index(j) for j in range(len(shape))))
+
+
+def _apart(b: Rebuilder, y: int, runs: list[list[int]], sizes: list[list[int]]) -> int:
+    """A reshape that joins what the transpose brings together, which has to be a copy: of no more than that.
+
+    A shuffle of channels that lie last, in a model that has them first: the copy shuffles, and what follows moves them.
+    """
+    order = sorted(range(len(runs)), key=lambda i: (max(runs[i], default=-1), i))
+    copy = tuple(p for i in order for p in runs[i])
+    inner = b.reshape(transposed(b, y, copy), tuple(n for i in order for n in sizes[i]))
+    starts = {i: sum(len(sizes[k]) for k in order[: order.index(i)]) for i in order}
+    outer = tuple(starts[i] + j for i in range(len(runs)) for j in range(len(sizes[i])))
+    return transposed(b, inner, outer)
 
 
 def is_free_transpose(b: Rebuilder, x: int, perm: Perm) -> bool:

@@ -72,6 +72,13 @@ class TaskState:
         found = self.history.best()
         return found.seconds if found is not None and found.seconds is not None else float("inf")
 
+    def note(self, seconds: float | None) -> None:
+        """Remembers the first time that was measured, and which trial was the best; before it joins the history."""
+        if seconds is not None and self.first_seconds is None:
+            self.first_seconds = seconds
+        if seconds is not None and seconds < self.best:
+            self.best_at = self.trials + self.resumed
+
     def progress(self) -> Progress:
         return Progress(self.weight, self.roofline, tuple(self.bests))
 
@@ -122,8 +129,9 @@ class Tuner:
                 if candidate is None:
                     continue
                 seconds = None if record.latency_ns is None else record.latency_ns * 1e-9
-                state.history.observations.append(Observation(candidate, seconds))
                 state.resumed += 1
+                state.note(seconds)
+                state.history.observations.append(Observation(candidate, seconds))
                 if state.resumed % self._budget.batch == 0:
                     state.bests.append(state.best)
             if state.resumed and (not state.bests or state.bests[-1] != state.best):
@@ -267,10 +275,7 @@ class Tuner:
             seconds = None
             if result.failure is None and result.samples_ns:
                 seconds = statistics.median(result.samples_ns) * 1e-9
-                if state.first_seconds is None and not state.resumed:
-                    state.first_seconds = seconds
-                if seconds < state.best:
-                    state.best_at = state.trials + state.resumed
+                state.note(seconds)
                 self._keep(state, candidate, seconds, made)
             else:
                 failure = result.failure or Failure("error", "no sample was taken")

@@ -160,6 +160,13 @@ class NestModel:
         floor = np.minimum(1.0, needed / tiles) if leaf.chain else np.zeros_like(ones)
         cover = ones
         by_name = {axis.var: (kind, length) for axis, kind, length in extents}
+        # the first axis that threads share out decides when the last of them is done: that one has whole tiles only
+        leading: dict[str, Array] = {}
+        found = np.zeros_like(ones, dtype=bool)
+        for axis, kind, length in extents:
+            if kind == "parallel":
+                leading[axis.var] = (length > 1) & ~found
+                found = found | (length > 1)
         for extent, form in leaf.covers:
             whole = ones * extent.evaluate(values)
             reach, tile, vector = ones, ones, False
@@ -172,7 +179,11 @@ class NestModel:
             rest = whole - full * tile
             part = np.ceil(rest / lanes) / np.ceil(tile / lanes) if vector else rest / tile
             used = full + np.where(rest > 0, np.maximum(part, floor), 0.0)
-            cover = cover * np.minimum(1.0, used * tile / np.maximum(reach, 1.0))
+            share = np.minimum(1.0, used * tile / np.maximum(reach, 1.0))
+            for name, _ in form.terms:
+                if name in leading:
+                    share = np.where(leading[name], 1.0, share)
+            cover = cover * share
         return cover
 
     def _compute(
@@ -318,8 +329,8 @@ def _bytes(access: Access, widths: list[Array], limits: list[Any], ones: Array) 
         return ones * access.size
     total: Array = ones * access.size
     for width, limit, dim in zip(widths[:-1], limits[:-1], access.dims[:-1], strict=True):
-        total = total * (limit if dim is None else np.minimum(width, limit))
-    run = limits[-1] * ones if access.dims[-1] is None else np.minimum(widths[-1], limits[-1])
+        total = total * (1.0 if dim is None else np.minimum(width, limit))
+    run = ones if access.dims[-1] is None else np.minimum(widths[-1], limits[-1])
     line: Array = np.maximum(run, np.minimum(STREAM / access.size, limits[-1]))
     return total * line
 

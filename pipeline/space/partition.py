@@ -106,11 +106,11 @@ class _Grouping:
                 if number in self.group or number in chosen or not self.follows(number, chosen, anchor, rows):
                     continue
                 chosen.add(number)
-                before = list(chosen)
                 self.absorb_late(chosen, rows)
-                if self.single_output(chosen):
+                if self.single_output(chosen) and not isinstance(
+                    self.graph.nodes[self.escaping(chosen)[0]].op, Reshape
+                ):  # a reshape at the end costs nothing outside
                     best = sorted(chosen)
-                del before
         for number in best:
             self.group[number] = len(self.members)
         self.members.append(best)

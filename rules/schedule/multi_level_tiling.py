@@ -91,7 +91,25 @@ def _plans(program: Program, name: str, target: Target, structure: str) -> list[
     if not reduced or not wide or is_row_reduction(block):
         return []
     lanes = lanes_of(program, block, target)
+    reduced.sort(key=lambda it: -_stride(program, block, it))
     return [_Plan(name, spatial, reduced, vector, lanes) for vector in _vector_axes(program, block, wide, lanes)]
+
+
+def _stride(program: Program, block: Block, it: Iter) -> int:
+    """How far apart two neighbours along a reduced axis lie in what is read at run time: the innermost loop should be the
+    one that stays on a line. 0 where nothing says."""
+    best = 0
+    for load in loads(block.value):
+        buffer = find_buffer(program, load.buffer)
+        if buffer is None or buffer.role == "constant":
+            continue
+        step, total = 1, 0
+        for index, extent in zip(reversed(load.indices), reversed(buffer.shape), strict=True):
+            form = affine(index)
+            total += step * abs(form.coefficient(it.var).value) if form is not None else 0
+            step *= extent.value
+        best = max(best, total)
+    return best
 
 
 def _vector_axes(program: Program, block: Block, wide: list[Iter], lanes: int) -> list[Iter]:
@@ -235,6 +253,8 @@ def _packings(program: Program, plan: _Plan) -> list[list[_Operand]]:
         constant = known is not None and known.role == "constant"
         # from the last to the first: the numbers of those that are left stay what they are
         for number, load in reversed(list(enumerate(found))):
+            if load in found[:number]:
+                continue  # what packs one packs its equals
             forms = [affine(over_loops(block, index)) for index in load.indices]
             if any(form is None for form in forms):
                 continue

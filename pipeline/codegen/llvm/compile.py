@@ -124,6 +124,11 @@ class LoadedObject:
 def _initialise() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    # The schedule has put multiply-adds and loads in the order in which they should issue. LLVM's scheduler moves loads
+    # up to hide their latency, which the processor does by itself, and spills the register tile for it; so does carrying
+    # a load that the next iteration repeats.
+    llvm.set_option("", "-enable-misched=false")
+    llvm.set_option("", "-enable-load-pre=false")
 
 
 @cache

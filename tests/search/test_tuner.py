@@ -61,7 +61,7 @@ def test_the_same_seed_gives_the_same_candidates_byte_for_byte_in_every_process(
 
 
 def test_every_trial_is_recorded_once(store: Store) -> None:
-    made, builder, _ = tuner(small.two_tasks(), Random(), Roofline(), store=store)
+    made, *_ = tuner(small.two_tasks(), Random(), Roofline(), store=store)
     run(made)
     records = store.everything()
     assert len(records) == made.trials == 24
@@ -140,8 +140,7 @@ def test_replay_measures_on_this_machine_what_was_best_on_another(store: Store) 
     run(there)
     here, *_ = tuner(small.gmm(), Replay(), Roofline(), store=store, trials=5)
     run(here)
-    best = [o.candidate.key for o in sorted(
-        (o for o in there.states[0].history.observations if o.seconds is not None), key=lambda o: o.seconds or 0.0)]  # fmt: skip
+    best = [observation.candidate.key for observation in there.states[0].history.ranked()]
     assert keys(here.states[0].history) == best[:5]
 
 

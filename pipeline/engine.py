@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -214,7 +214,7 @@ class Run:
         for state in tuner.states:
             failed.update(state.failures)
         error = verification.max_error
-        status = "interrupted" if tuner.interrupted else "complete"
+        status: Literal["complete", "interrupted"] = "interrupted" if tuner.interrupted else "complete"
         return Summary(
             workload=workload.describe(), target=target.name, seed=self.config.seed,
             status=status if verification.verified else "failed", verified=verification.verified,

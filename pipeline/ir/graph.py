@@ -18,8 +18,8 @@ DType = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "
 
 UNARY = frozenset({
     "neg", "abs", "sign", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "tan",
-    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "round", "not", "isnan", "isinf",
-    "cast", "identity",
+    "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "round", "not", "isnan",
+    "isinf", "cast", "identity",
 })  # fmt: skip
 BINARY = frozenset({
     "add", "sub", "mul", "div", "mod", "fmod", "pow", "max", "min", "and", "or", "xor",
@@ -81,8 +81,8 @@ class Contract:
     """out[s] = sum over r of lhs[lhs_map(s, r)] * rhs[rhs_map(s, r)].
 
     Iteration variables are numbered: first the spatial ones, whose extents are the output's shape, then the reduced
-    ones. A matrix product is spatial (m, n), reduced (k), lhs (0, 2), rhs (2, 1); a convolution has window dimensions such as
-    2*h + kh. Every index is in bounds: padding is a `Pad` before it. Accumulates in float32, float64 or int32.
+    ones. A matrix product is spatial (m, n), reduced (k), lhs (0, 2), rhs (2, 1); a convolution has window dimensions, such
+    as 2*h + kh. Every index is in bounds: padding is a `Pad` before it. Accumulates in float32, float64 or int32.
     """
 
     spatial: Shape

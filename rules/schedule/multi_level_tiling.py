@@ -35,13 +35,13 @@ LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
 class MultiLevelTiling:
     """Tile every loop of a reduction as the letters of `structure` say, and keep the innermost tile in registers.
 
-    structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S level
-               is what threads share out; the last one, after the last R, is the register tile. Where two Rs follow each
+    structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S
+               level is what threads share out; the last one, after the last R, is the register tile. Where two Rs follow each
                other at the end, the inner one is unrolled.
     rows       the register tile has at most so many vectors of rows
 
-    Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are offered
-    both ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
+    Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are
+    offered both ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
 
     One axis is vectorized: the last one of the result, or, where that is short, also the longest one. Ragged tiles are
     masked or peeled, so every extent will do.
@@ -96,8 +96,8 @@ def _plans(program: Program, name: str, target: Target, structure: str) -> list[
 
 
 def _stride(program: Program, block: Block, it: Iter) -> int:
-    """How far apart two neighbours along a reduced axis lie in what is read at run time: the innermost loop should be the
-    one that stays on a line. 0 where nothing says."""
+    """How far apart two neighbours along a reduced axis lie in what is read at run time: the innermost loop should be
+    the one that stays on a line. 0 where nothing says."""
     best = 0
     for load in loads(block.value):
         buffer = find_buffer(program, load.buffer)
@@ -113,8 +113,8 @@ def _stride(program: Program, block: Block, it: Iter) -> int:
 
 
 def _vector_axes(program: Program, block: Block, wide: list[Iter], lanes: int) -> list[Iter]:
-    """The last wide axis of the result, unless it is shorter than half a vector; where it has only a few vectors, the longest
-    other axis along which every operand can be read or packed without copying a window over and over."""
+    """The last wide axis of the result, unless it is shorter than half a vector; where it has only a few vectors, the
+    longest other axis along which every operand can be read or packed without copying a window over and over."""
     order = [index.name for index in block.indices if isinstance(index, Var)]
     wide = sorted(wide, key=lambda it: order.index(it.var) if it.var in order else -1)
     last, others = wide[-1], [it for it in wide[:-1] if _can_be_lanes(program, block, it)]

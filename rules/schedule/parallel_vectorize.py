@@ -97,7 +97,7 @@ def _contiguous(block: Block, spatial: list[Iter]) -> Iter | None:
 
 
 def _step(block: Block, indices: tuple[object, ...], loop: str) -> float:
-    """1 where lanes along the loop are neighbours in memory, 0.2 where they are one element, -1 where they are apart."""
+    """1 where lanes along the loop are neighbours in memory, 0.2 where they are one element, -1 where far apart."""
     forms = [affine(over_loops(block, index)) for index in indices]  # type: ignore[arg-type]
     if any(form is None for form in forms):
         return -0.5

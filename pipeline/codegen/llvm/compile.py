@@ -135,9 +135,10 @@ def _host_features() -> frozenset[str]:
 
 def _module(text: str, target: Target, optimise: bool) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     _initialise()
-    # The schedule has put multiply-adds and loads in the order in which they should issue. With registers to spare LLVM's
-    # scheduler moves loads up to hide their latency, which the processor does by itself, and spills the register tile for
-    # it; with sixteen it is what keeps selection from doing so. The option is LLVM's own, of the process: set each time.
+    # The schedule has put multiply-adds and loads in the order in which they should issue. With registers to spare
+    # LLVM's scheduler moves loads up to hide their latency, which the processor does by itself, and spills the register
+    # tile for it; with sixteen it is what keeps selection from doing so. The option is LLVM's own, of the process: set
+    # each time.
     llvm.set_option("", f"-enable-misched={'true' if target.vector_registers <= 16 else 'false'}")
     level = 3 if optimise else 1
     features = ",".join(target.features)

@@ -121,7 +121,7 @@ class BlockEmitter(ValueEmitter):
             product = self.product(block.value)
             if product is not None:
                 old = self.read(place, offset, block.indices)
-                self.write(place, offset, block, b.intrinsic("fma", *product, old))
+                self.write(place, offset, block, b.intrinsic("fmuladd", *product, old))
                 return
         value = self.value(block.value)
         if spread and self.lanes is not None:
@@ -141,7 +141,7 @@ class BlockEmitter(ValueEmitter):
         old = b.assign(f"load {type_}, ptr {pointer}, align 64", sink.type, lanes.count)
         product = self.product(block.value) if block.combine == "sum" and dtype in FLOATS else None
         if product is not None and lanes.mask is None:
-            new = b.intrinsic("fma", *product, old)
+            new = b.intrinsic("fmuladd", *product, old)
         else:
             value = b.binary("fmul", *product) if product is not None else self.value(block.value)
             value = b.splat(value, lanes.count)

@@ -62,7 +62,7 @@ class ValueEmitter(MemoryEmitter):
         for factor, other in ((a, c), (c, a)):
             if isinstance(factor, Op) and factor.fn == "mul" and expr.fn == "add":
                 x, y = (self.value(arg) for arg in factor.args)
-                return self.b.intrinsic("fma", x, y, self.value(other))
+                return self.b.intrinsic("fmuladd", x, y, self.value(other))
         return None
 
     def guard(self, expr: Op) -> Value:

@@ -76,6 +76,11 @@ def _positions(op: g.Contract) -> frozenset[int]:
         v for dim in op.lhs if here & {u for u, _ in dim.terms} for v, _ in dim.terms if v >= count
     }  # fmt: skip
     phases = {v for dim in op.rhs if taps & {u for u, _ in dim.terms} for v, _ in dim.terms if v < count}
+    channels_first = bool(op.lhs) and any(v in here for v, _ in op.lhs[-1].terms)
+    if channels_first and not taps:
+        # a window as large as its stride has one tap, which is no variable: its phases follow their places
+        outer = [v for v in sorted(weights - here) if v < count and not any(v == u for d in op.lhs for u, _ in d.terms)]
+        phases |= {v for v in outer[1:] if v - 1 in here}
     return frozenset(here | phases)
 
 

@@ -91,8 +91,11 @@ def reshaped(b: Rebuilder, x: int, shape: Shape) -> int:
     runs = [[perm[i] for i in old] for old, _ in groups]
     if not all(_follow_one_another(run, b.shape(y)) for run in runs):
         return _apart(b, y, runs, [[shape[j] for j in new] for _, new in groups])
-    # dimensions of one element may stand anywhere: they go where the first wide one of their group is
-    keys = [min((p for p in run if b.shape(y)[p] != 1), default=min(run, default=-1)) for run in runs]
+    # dimensions of one element may stand anywhere: they go where the first wide one of their group is, or after the
+    # group before them
+    keys: list[int] = []
+    for run in runs:
+        keys.append(min((p for p in run if b.shape(y)[p] != 1), default=min(run, default=keys[-1] if keys else -1)))
     order = sorted(range(len(groups)), key=lambda i: (keys[i], i))
     inner = b.reshape(y, tuple(shape[j] for i in order for j in groups[i][1]))
     places = [j for i in order for j in groups[i][1]]

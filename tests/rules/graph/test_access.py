@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
@@ -78,7 +79,7 @@ def test_reading_through_a_reshape_reads_the_same_elements(data: st.DataObject) 
     def grouped() -> Shape:
         cuts = data.draw(st.lists(st.integers(0, len(factors)), max_size=2).map(sorted))
         ends = [0, *cuts, len(factors)]
-        return tuple(math.prod(factors[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(math.prod(factors[a:b]) for a, b in pairwise(ends))
 
     source, shape = grouped(), grouped()
     x = np.arange(math.prod(factors)).reshape(source)

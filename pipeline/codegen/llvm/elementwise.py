@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, Protocol
 
-from pipeline.codegen.llvm.ir_builder import FLOATS, UNSIGNED, VALUE_TYPE, IrBuilder, Value, literal
+from pipeline.codegen.llvm.ir_builder import FLOATS, UNSIGNED, VALUE_TYPE, IrBuilder, Value, literal, vector_type
 from pipeline.errors import CodegenError
 from pipeline.ir.graph import DType
 
@@ -157,12 +157,30 @@ def _integer(b: IrBuilder, fn: str, args: tuple[Value, ...], dtype: DType) -> Va
 def _power(b: IrBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     """Squares and products, which wrap; a negative power is the reciprocal, truncated: not 0 only for 1 and -1."""
     zero, one = literal(0, x.type), literal(1, x.type)
-    raised, square = one, x
-    for bit in range(BITS[x.type] - (0 if unsigned else 1)):
-        if bit:
-            square = b.binary("mul", square, square)
-        used = b.compare("icmp ne", b.binary("and", y, literal(1 << bit, x.type)), zero)
-        raised = b.select(used, b.binary("mul", raised, square), raised)
+    if y.literal and y.name.isdigit():
+        return _known_power(b, x, int(y.name))
+    lanes = max(x.lanes, y.lanes)
+    type_ = vector_type(x.type, lanes)
+    x, y = b.splat(x, lanes), b.splat(y, lanes)
+    head, done, before = b.new_label("power"), b.new_label("raised"), b.block
+    names = [b.fresh("p") for _ in range(4)]
+    bit, raised, square, rest = (Value(name, x.type, lanes) for name in names)
+    b.jump(head)
+    b.label(head)
+    position = len(b.lines)
+    used = b.compare("icmp ne", b.binary("and", rest, one), zero)
+    further = b.select(used, b.binary("mul", raised, square), raised)
+    squared, shifted = b.binary("mul", square, square), b.binary("lshr", rest, one)
+    following = b.assign(f"add i32 {bit}, 1", "i32")
+    starts = (("i32", bit, "0", following), (type_, raised, str(b.splat(one, lanes)), further),
+              (type_, square, str(x), squared), (type_, rest, str(y), shifted))  # fmt: skip
+    b.lines[position:position] = [
+        f"  {name} = phi {kind} [ {start}, %{before} ], [ {later}, %{head} ]" for kind, name, start, later in starts
+    ]
+    again = b.assign(f"icmp slt i32 {following}, {BITS[x.type] - (0 if unsigned else 1)}", "i1")
+    b.branch(again, head, done)
+    b.label(done)
+    raised = further
     if unsigned:
         return raised
     minus = literal(-1, x.type)
@@ -170,6 +188,15 @@ def _power(b: IrBuilder, x: Value, y: Value, unsigned: bool) -> Value:
     inverse = b.select(b.compare("icmp eq", x, minus), b.select(odd, minus, one), zero)
     inverse = b.select(b.compare("icmp eq", x, one), one, inverse)
     return b.select(b.compare("icmp slt", y, zero), inverse, raised)
+
+
+def _known_power(b: IrBuilder, x: Value, exponent: int) -> Value:
+    raised, square = literal(1, x.type, x.lanes), x
+    while exponent:
+        raised = b.binary("mul", raised, square) if exponent & 1 else raised
+        exponent >>= 1
+        square = b.binary("mul", square, square) if exponent else square
+    return raised
 
 
 def _divide(b: IrBuilder, fn: str, x: Value, y: Value, sign: str) -> Value:

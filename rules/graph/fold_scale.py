@@ -14,6 +14,7 @@ from pipeline.ir.graph_rule import Rebuilder, rebuild, same_graph, use_counts
 from rules.graph.reshape_groups import before_reshape
 from rules.graph.view_motion import settle
 
+MODERATE = 4096.0  # a factor beyond that may be what keeps a sum from overflowing
 SCALED = ("float32", "float64")  # a half has no digits to lose to a second rounding
 
 
@@ -23,7 +24,7 @@ class FoldScale:
 
     contract(x, W) * s           -> contract(x, W * s)                  s varies along variables of W only
     (contract(x, W) + c) * s     -> contract(x, W * s) + c * s
-    contract(x * c, y)           -> contract(x, y) * c                  one number c, the operand maybe behind views
+    contract(x * c, y)           -> contract(x, y) * c                  one moderate number c, maybe views in between
     (x * c) * d, (x + c) + d     -> x * (c * d), x + (c + d)
     x - c, x / c                 -> x + -c, x * (1 / c)                 exact: 1 / c only of powers of two
 
@@ -79,7 +80,9 @@ class _Plan:
             if np.isfinite(factor).all():
                 plan.scale(number, x, factor, uses)
                 if number not in plan.gone and factor.size == 1:
-                    plan.defer(number, x, float(factor.reshape(())), uses, readers)
+                    single = float(factor.reshape(()))
+                    if 1 / MODERATE <= abs(single) <= MODERATE:
+                        plan.defer(number, x, single, uses, readers)
         return plan
 
     def defer(self, number: int, x: int, factor: float, uses: dict[int, int], readers: dict[int, int]) -> None:

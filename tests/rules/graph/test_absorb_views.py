@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.ir import graph as g
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_rule import same_graph
 from rules.graph.absorb_views import AbsorbViews
+from rules.graph.channels_last import ChannelsLast
+from rules.graph.merge_variables import MergeVariables
 from tests.ir.random_graphs import graphs
 from tests.rules.graph.attention_blocks import bert_block, gpt2_block, weights
 from tests.rules.graph.meaning import applied, line, operations
@@ -22,6 +25,49 @@ RULE = AbsorbViews()
 @given(graphs())
 def test_any_graph_keeps_its_meaning(graph: Graph) -> None:
     applied(RULE, graph)
+
+
+def view(draw: st.DrawFn, b: GraphBuilder, x: int) -> int:
+    """A random view; a reshape joins or splits at random places."""
+    shape = b.shape(x)
+    axis = draw(st.integers(0, len(shape) - 1))
+    match draw(st.sampled_from(("transpose", "split", "join", "slice", "broadcast", "scale"))):
+        case "transpose":
+            return b.transpose(x, draw(st.permutations(range(len(shape)))))
+        case "split" if len(shape) < 5:
+            inner = draw(st.sampled_from([n for n in (1, 2, 3) if shape[axis] % n == 0]))
+            return b.reshape(x, (*shape[:axis], shape[axis] // inner, inner, *shape[axis + 1 :]))
+        case "join" if axis + 1 < len(shape):
+            return b.reshape(x, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
+        case "slice":
+            return b.slice(x, [draw(st.integers(0, 1))], [None], [draw(st.sampled_from((1, -1, 2)))], [axis])
+        case "broadcast" if len(shape) < 5:
+            return b.broadcast(x, (2, *shape))
+        case "scale":
+            return b.elementwise("mul", x, weights(b, "scale", shape[-1]))
+        case _:
+            return x
+
+
+@st.composite
+def products_among_views(draw: st.DrawFn) -> Graph:
+    b = GraphBuilder()
+    x = b.input("x", tuple(draw(st.lists(st.sampled_from((1, 2, 4, 6)), min_size=2, max_size=3))), "float64")
+    for _ in range(draw(st.integers(1, 5))):
+        x = view(draw, b, x)
+    if 0 in b.shape(x):
+        return b.finish([("y", x)])
+    rng = np.random.default_rng(0)
+    y = b.matmul(x, b.constant(rng.normal(size=(b.shape(x)[-1], draw(st.sampled_from((1, 6, 16, 32)))))))
+    for _ in range(draw(st.integers(0, 4))):
+        y = view(draw, b, y)
+    return b.finish([("y", y)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(products_among_views())
+def test_a_product_among_any_views_keeps_its_meaning(graph: Graph) -> None:
+    applied(MergeVariables(), applied(ChannelsLast(), applied(RULE, graph)))
 
 
 @pytest.mark.parametrize("batch", [1, 2])

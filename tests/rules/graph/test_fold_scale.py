@@ -160,6 +160,8 @@ def refusals() -> dict[str, Graph]:
     case("the sum cancels", lambda b, x, w: [
         b.elementwise("add", b.elementwise("add", x, b.scalar(1e8, x)), b.scalar(-1e8, x))])  # fmt: skip
     case("the reciprocal is not exact", lambda b, x, w: [b.elementwise("div", x, b.scalar(3, x))])
+    case("the factor may be what keeps the sum finite", lambda b, x, w: [
+        b.matmul(b.elementwise("mul", x, b.scalar(1e-9, x)), b.input("y", (4, 2), "float32"))])  # fmt: skip
     case("a half would be rounded twice", lambda b, x, w: [
         b.elementwise("mul", b.matmul(x, w), b.constant(np.float16([1, 2, 3, 4, 5])))], "float16")  # fmt: skip
     return made

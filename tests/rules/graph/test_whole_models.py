@@ -31,8 +31,8 @@ MODELS: Mapping[str, tuple[Graph, dict[str, int]]] = {
     "gpt2 with a cache": (
         Gpt2(layers=1, hidden=64, heads=4, vocabulary=11, positions=19, sequence=5, past=2, cache=True).build(0),
         {"Slice": 2, "Concat": 2}),
-    "resnet50": (Resnet50(size=32, width=4, classes=7, blocks=(1, 2, 1, 1)).build(0), {"Pad": 7}),
-    "mobilenet_v2": (MobilenetV2(size=32, width=0.25, classes=7).build(0), {"Pad": 18}),
+    "resnet50": (Resnet50(size=64, width=4, classes=7, blocks=(1, 2, 1, 1)).build(0), {"Pad": 7}),
+    "mobilenet_v2": (MobilenetV2(size=64, width=0.25, classes=7).build(0), {"Pad": 18}),
     "attention of one sequence": (bert_block(), {}),
     "attention of two sequences": (bert_block(2), {}),
     "attention with a joint product": (gpt2_block(2), {}),

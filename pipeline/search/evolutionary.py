@@ -17,7 +17,7 @@ class Evolutionary:
     """generations  rounds of breeding before a batch is chosen
     elite        share of the population that is kept from one generation to the next
     crossover    share of the children that have two parents
-    explore      share of each batch that is drawn at random (epsilon-greedy)
+    explore      share of each batch that is drawn at random from what was ranked next (epsilon-greedy)
     measured     how many measured candidates of each sketch join the population
     """
 

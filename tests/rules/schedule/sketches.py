@@ -8,6 +8,7 @@ import numpy as np
 
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.interpret import interpret
 from pipeline.ir.program import Block, Loop, Program, blocks, walk
 from pipeline.ir.program_bounds import check_bounds
@@ -20,7 +21,6 @@ from pipeline.schedule.space import ParameterSpace
 from pipeline.schedule.trace import from_json, replay, to_json
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
-from tests.schedule.programs import feeds
 from tests.search.spaces import TARGET
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -91,6 +91,18 @@ def through(rule: Rule, program: Program, target: Target = TARGET) -> tuple[Sket
 def says_nothing(rule: Rule, program: Program, target: Target = TARGET) -> bool:
     """Does the rule leave every block of the program as it is?"""
     return all(rule.apply(Sketch(program), block.name, target) == [] for block in blocks(program))
+
+
+def feeds(program: Program, seed: int) -> dict[str, np.ndarray]:
+    """Small whole numbers of every dtype: sums and products of them are exact, in any order."""
+    rng = np.random.default_rng(seed)
+    return {
+        buffer.name: rng.integers(-3, 4, tuple(extent.value for extent in buffer.shape)).astype(
+            numpy_dtype(buffer.dtype)
+        )
+        for buffer in program.buffers
+        if buffer.role in ("input", "constant")
+    }
 
 
 def keeps(program: Program, sketch: Sketch, samples: int = 4, seed: int = 0) -> None:

@@ -16,7 +16,9 @@ class ChannelsLast:
     """Convolutions read N, space…, C and give N, space…, C; what lies between them follows.
 
     contract(x[n, c, h, w], W) over (n, co, h, w; …)
-        -> transpose(contract(transpose(x), W) over (n, h, w, co; …)): the output channel, then, is what is vectorized
+        -> transpose(contract(transpose(x), W) over (n, h, w, co; …, ci))
+
+    The output channel, then, is what is vectorized, and the sum runs over numbers that lie one after another.
 
     The transposes move down past elementwise operations, padding, pooling, concatenations, slices and reductions, and
     cancel at the next convolution. What is left: one at an input of the model (which `AbsorbViews` lets the first
@@ -57,9 +59,10 @@ def _convolution(b: Rebuilder, node: Node, op: g.Contract, inputs: tuple[int, ..
         # each channel for itself: its weights are read as a vector too
         back = sorted(range(len(rhs)), key=lambda i: order[-1] in {v for v, _ in rhs[i].terms})
         w, rhs = transposed(b, w, tuple(back)), tuple(rhs[i] for i in back)
-        if len(b.shape(w)) != len(rhs):
-            return None
-    moved = Access(tuple(access.spatial[v] for v in order), access.reduced, access.extents, (lhs, rhs)).operation(op)
+    taps = _taps(op)
+    reduced = sorted(range(len(op.spatial), _count(op)), key=lambda v: v not in taps)
+    spatial = tuple(access.spatial[v] for v in order)
+    moved = Access(spatial, tuple((v,) for v in reduced), access.extents, (lhs, rhs)).operation(op)
     return transposed(b, b.add(moved, x, w, dtype=node.type.dtype), inverse(order))
 
 
@@ -72,9 +75,7 @@ def _positions(op: g.Contract) -> frozenset[int]:
     count = len(op.spatial)
     weights = {v for dim in op.rhs for v, _ in dim.terms}
     here = {v for dim in op.lhs for v, _ in dim.terms if v < count and v not in weights}
-    taps = {
-        v for dim in op.lhs if here & {u for u, _ in dim.terms} for v, _ in dim.terms if v >= count
-    }  # fmt: skip
+    taps = _taps(op)
     phases = {v for dim in op.rhs if taps & {u for u, _ in dim.terms} for v, _ in dim.terms if v < count}
     channels_first = bool(op.lhs) and any(v in here for v, _ in op.lhs[-1].terms)
     if channels_first and not taps:
@@ -82,6 +83,14 @@ def _positions(op: g.Contract) -> frozenset[int]:
         outer = [v for v in sorted(weights - here) if v < count and not any(v == u for d in op.lhs for u, _ in d.terms)]
         phases |= {v for v in outer[1:] if v - 1 in here}
     return frozenset(here | phases)
+
+
+def _taps(op: g.Contract) -> frozenset[int]:
+    """Reduced variables that run over a window: they share an index with a place."""
+    count = len(op.spatial)
+    weights = {v for dim in op.rhs for v, _ in dim.terms}
+    windows = [dim for dim in op.lhs if any(v < count and v not in weights for v, _ in dim.terms)]
+    return frozenset(v for dim in windows for v, _ in dim.terms if v >= count)
 
 
 def _order(op: g.Contract, known_lhs: bool, known_rhs: bool) -> Perm | None:

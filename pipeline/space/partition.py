@@ -28,7 +28,6 @@ from pipeline.ir.graph import (
     Reshape,
     Shape,
     Slice,
-    TensorType,
     Transpose,
 )
 from pipeline.space.task import Task, make_task
@@ -301,11 +300,9 @@ class _Grouping:
                     continue
                 node = self.graph.nodes[source]
                 if isinstance(node.op, Constant) and self.graph.constants[node.op.key].size == 1:
-                    value = self.graph.constants[node.op.key]
-                    key = f"c{len(data)}"
-                    data[key] = value
-                    # a constant of one element is that element whatever its shape
-                    nodes.append(Node(Constant(key), (), TensorType(node.type.shape, node.type.dtype)))
+                    # named by its content: tasks that differ in a number are different tasks
+                    data[node.op.key] = self.graph.constants[node.op.key]
+                    nodes.append(Node(Constant(node.op.key), (), node.type))
                 else:
                     known = isinstance(self.base(source).op, Constant)
                     name = f"{'w' if known else 'x'}{len(operands)}"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.schedule.variables import Rows
 from pipeline.search.candidates import History, SketchSpace
+from pipeline.search.nest_model import FEATURES
 
 LEAST = 8  # measurements of all tasks before the first fit
 FLOOR = 1e-9
@@ -62,12 +63,14 @@ class CatboostCost:
 
 def _table(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Features and log ratios of what was measured; a failure counts as ten times slower than predicted."""
-    features, ratios = [], []
-    for observation in history.observations:
-        space = history.spaces[observation.candidate.sketch]
-        rows = np.array([observation.candidate.row], np.int64).reshape(1, -1)
-        seconds, row = space.analyse(rows)
-        features.append(row[0])
-        ratio = 10.0 if observation.seconds is None else max(observation.seconds, FLOOR) / max(float(seconds[0]), FLOOR)
-        ratios.append(np.log(ratio))
-    return np.array(features), np.array(ratios)
+    seen = history.observations
+    features, targets = np.empty((len(seen), len(FEATURES))), np.empty(len(seen))
+    for number, space in enumerate(history.spaces):
+        where = [i for i, observation in enumerate(seen) if observation.candidate.sketch == number]
+        rows = np.array([seen[i].candidate.row for i in where], np.int64).reshape(len(where), len(space.space.columns))
+        predicted, features[where] = space.analyse(rows)
+        for i, seconds in zip(where, predicted, strict=True):
+            measured = seen[i].seconds
+            ratio = 10.0 if measured is None else max(measured, FLOOR) / max(float(seconds), FLOOR)
+            targets[i] = np.log(ratio)
+    return features, targets

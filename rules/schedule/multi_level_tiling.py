@@ -36,8 +36,8 @@ class MultiLevelTiling:
     """Tile every loop of a reduction as the letters of `structure` say, and keep the innermost tile in registers.
 
     structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S
-               level is what threads share out; the last one, after the last R, is the register tile. Where two Rs follow each
-               other at the end, the inner one is unrolled.
+               level is what threads share out; the last one, after the last R, is the register tile. Where two Rs
+               follow each other at the end, the inner one is unrolled.
     rows       the register tile has at most so many vectors of rows
 
     Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are

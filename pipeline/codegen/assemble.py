@@ -25,6 +25,15 @@ def assemble(
     buffers: list[Buffer] = []
     constants: dict[str, np.ndarray] = {}
     inputs: list[str] = []
+    taken = {node.op.name for node in graph.nodes if isinstance(node.op, Input)} | {name for name, _ in graph.outputs}
+
+    def fresh(name: str) -> str:
+        """A name that the model does not use itself."""
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        return name
+
     used = {source for instance in parts.instances for source in instance.inputs} | {n for _, n in graph.outputs}
     used |= set(parts.aliases.values())
     for number, node in enumerate(graph.nodes):
@@ -34,19 +43,19 @@ def assemble(
                 inputs.append(name)
                 buffers.append(Buffer(name, node.type.shape, node.type.dtype, "input"))
             case Constant(key) if number in used:
-                names[number] = f"constant.{number}"
+                names[number] = fresh(f"constant.{number}")
                 constants[names[number]] = np.ascontiguousarray(graph.constants[key]).reshape(node.type.shape)
                 buffers.append(Buffer(names[number], node.type.shape, node.type.dtype, "constant"))
     for instance in parts.instances:
         node = graph.nodes[instance.output]
-        names[instance.output] = f"value.{instance.output}"
+        names[instance.output] = fresh(f"value.{instance.output}")
         buffers.append(Buffer(names[instance.output], node.type.shape, node.type.dtype, "intermediate"))
     aliases: dict[str, str] = {}
     for number, source in parts.aliases.items():
         while source in parts.aliases:
             source = parts.aliases[source]
         if source in names:
-            names[number] = f"value.{number}"
+            names[number] = fresh(f"value.{number}")
             aliases[names[number]] = names[source]
     shapes = {}
     outputs = []

@@ -152,7 +152,7 @@ _RULES: dict[str, Rule] = {
     "div": lambda x, e, v: both(e[0], np.abs(v) * e[1]) / _near(np.abs(x[1]) - e[1]),
     "max": lambda x, e, v: _select(np.maximum, x, e, v),
     "min": lambda x, e, v: _select(np.minimum, x, e, v),
-    "exp": lambda x, e, v: v * np.expm1(e[0]),
+    "exp": lambda x, e, v: _exp(x[0], e[0], v),
     "log": lambda x, e, v: e[0] / _near(x[0] - e[0]),
     "sqrt": lambda x, e, v: np.minimum(np.sqrt(e[0]), e[0] / v),
     "rsqrt": lambda x, e, v: 0.5 * e[0] / _near(x[0] - e[0]) / np.sqrt(_near(x[0] - e[0])),
@@ -163,6 +163,11 @@ _RULES: dict[str, Rule] = {
     "sin": lambda x, e, v: np.minimum(e[0], 2.0),
     "cos": lambda x, e, v: np.minimum(e[0], 2.0),
 }
+
+
+def _exp(x: Array, e: Array, v: Array) -> Array:
+    """A large error of a very negative number, such as a mask, still leaves a zero."""
+    return np.where(e <= 1.0, v * np.expm1(np.minimum(e, 1.0)), np.exp(x + e))
 
 
 def _select(pick: Callable[[Array, Array], Array], x: Sequence[Array], e: Sequence[Array], v: Array) -> Array:

@@ -17,6 +17,8 @@ from pipeline.ir.graph_types import dtype_name
 from pipeline.verification.error_scalar import Array, Error, both, scalar_error
 from pipeline.verification.rounding import accumulator, format_of, sum_factor
 
+NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
+
 
 def node_error(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
     """The bound for `result`, the value of `op` on exact `values`, in a program whose operands are off by `errors`.
@@ -45,8 +47,10 @@ def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type
                 unknown = unknown | (wild if isinstance(op, g.Elementwise) else bool(wild.any()))
         error = np.where(np.isfinite(result), error, np.where(unknown, np.inf, 0.0))
     if kind is not None:
-        # An overflow: the program has an infinity where the exact value is a large number.
-        error = np.where(np.isfinite(result) & (np.abs(result) + error > kind.largest), np.inf, error)
+        # An overflow: the program has an infinity where the exact value is a large number. The largest number itself,
+        # which exporters write for minus infinity in masks, stays what it is when little is added to it.
+        end = kind.largest * (1.0 + NEAR_THE_END * kind.unit)
+        error = np.where(np.isfinite(result) & (np.abs(result) + error > end), np.inf, error)
     return np.broadcast_to(error, result.shape)
 
 

@@ -154,6 +154,8 @@ class _Grouping:
         """Small unassigned elementwise operands of what was just taken in: they are recomputed for free."""
         del rows
         for number in list(chosen):
+            if isinstance(self.graph.nodes[number].op, Contract):
+                continue  # its operands are read many times, and would be computed each time
             for source in self.graph.nodes[number].inputs:
                 node = self.graph.nodes[source]
                 if source in chosen or source in self.group or source in self.visible:

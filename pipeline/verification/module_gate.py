@@ -60,16 +60,24 @@ Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 
 
 def verify_module(
-    graph: Graph, run: Run, *, seed: int = 0, rounds: int = 2, hostile: Sequence[str] | None = None
+    graph: Graph,
+    run: Run,
+    *,
+    seed: int = 0,
+    rounds: int = 2,
+    hostile: Sequence[str] | None = None,
+    usual: Sequence[Feeds] = (),
 ) -> Report:
     """Runs the module and judges all its outputs.
 
     run      takes feeds by name and gives the outputs in the graph's order
     rounds   sets of random feeds
+    usual    sets of feeds as users have them, which count as random ones
     hostile  which of `HOSTILE_KINDS` to feed too, what careless programs get wrong; None is all of them, () is none
     """
     rng = np.random.default_rng(seed)
-    sets: list[tuple[str, Feeds]] = [(f"random {i}", random_feeds(graph, rng)) for i in range(rounds)]
+    sets: list[tuple[str, Feeds]] = [(f"random usual {i}", dict(feeds)) for i, feeds in enumerate(usual)]
+    sets += [(f"random {i}", random_feeds(graph, rng)) for i in range(rounds)]
     sets += hostile_feeds(graph, rng, hostile)
     cases = tuple(case for name, feeds in sets for case in judge(graph, run, name, feeds))
     # The error that is reported is that of ordinary feeds: an error of 1e20 at 1e30 says nothing to a reader.

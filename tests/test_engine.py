@@ -68,8 +68,8 @@ def test_a_second_run_measures_nothing_and_ends_the_same(here: Run, tmp_path: Pa
 
 
 def test_without_resuming_nothing_is_taken_from_the_store(here: Run, tmp_path: Path) -> None:
-    here("search.trials=3", "search.batch=3")
-    again = here("search.trials=3", "search.batch=3", "store.resume=false")
+    here("search=random", "search.trials=3", "search.batch=3")
+    again = here("search=random", "search.trials=3", "search.batch=3", "store.resume=false")
     assert again.trials == 3
     assert len(records(tmp_path)) == 3, "the same seed proposes the same candidates, which keep their first record"
 

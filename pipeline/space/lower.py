@@ -63,7 +63,9 @@ class _Lowering:
     literals: dict[int, Const] = field(default_factory=dict)
 
     def program(self, name: str) -> Program:
-        results = {number: output_name(position) for position, (_, number) in enumerate(self.graph.outputs)}
+        results: dict[int, str] = {}
+        for position, (_, number) in enumerate(self.graph.outputs):
+            results.setdefault(number, output_name(position))
         for number, node in enumerate(self.graph.nodes):
             role = "output" if number in results else "intermediate"
             match node.op:
@@ -84,6 +86,10 @@ class _Lowering:
             target = self.buffer(results.get(number, f"v{number}"), node.type.shape, node.type.dtype, role)
             self.values[number] = target
             self.operation(number, node, target)
+        for position, (_, number) in enumerate(self.graph.outputs):
+            if results[number] != output_name(position):  # an output that is another one, too
+                type_ = self.graph.nodes[number].type
+                self.copy(number, self.buffer(output_name(position), type_.shape, type_.dtype, "output"))
         return self.without_idle_work(name)
 
     def without_idle_work(self, name: str) -> Program:
@@ -151,7 +157,9 @@ class _Lowering:
         return body
 
     def copy(self, number: int, target: str) -> None:
-        self.regions.append(self.nest(f"copy{number}", target, self.shape(number), lambda s, _: self.load(number, s)))
+        self.regions.append(
+            self.nest(f"copy{number}_{target}", target, self.shape(number), lambda s, _: self.load(number, s))
+        )
 
     def operation(self, number: int, node: Node, target: str) -> None:
         op, inputs, shape, dtype = node.op, node.inputs, node.type.shape, node.type.dtype

@@ -1,0 +1,43 @@
+"""A task's name, key, work and traffic."""
+
+from __future__ import annotations
+
+from pipeline.ir.graph import Graph
+from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.space.task import flops, make_task, title, traffic
+
+
+def dense(m: int = 4, dtype: str = "float32") -> Graph:
+    b = GraphBuilder()
+    x, w = b.input("x", (m, 8), dtype), b.input("w", (8, 16), dtype)  # type: ignore[arg-type]
+    return b.finish([("out", b.relu(b.matmul(x, w)))])
+
+
+def test_a_multiply_add_counts_two_and_an_elementwise_operation_one() -> None:
+    assert flops(dense()) == 2 * 4 * 8 * 16 + 4 * 16
+
+
+def test_traffic_is_every_input_and_output_once() -> None:
+    assert traffic(dense()) == 4 * (4 * 8 + 8 * 16 + 4 * 16)
+    assert traffic(dense(dtype="float16")) == 2 * (4 * 8 + 8 * 16 + 4 * 16)
+
+
+def test_moving_and_converting_is_no_work() -> None:
+    b = GraphBuilder()
+    graph = b.finish([("out", b.cast(b.transpose(b.input("x", (3, 5), "float32"), (1, 0)), "float64"))])
+    assert flops(graph) == 0 and traffic(graph) == 15 * 4 + 15 * 8
+
+
+def test_the_name_holds_the_operations_and_the_extents_of_the_first() -> None:
+    assert title(dense()) == "contract_4x16x8_max"
+    b = GraphBuilder()
+    assert title(b.finish([("out", b.softmax(b.input("x", (3, 5), "float32"), 1))])).endswith("more")
+    b = GraphBuilder()
+    assert title(b.finish([("out", b.elementwise("exp", b.input("x", (), "float32")))])) == "exp_scalar"
+
+
+def test_equal_tasks_have_equal_keys_and_others_do_not() -> None:
+    key = make_task(dense(), ()).key
+    assert key == make_task(dense(), ()).key
+    others = [make_task(dense(), ("w",)), make_task(dense(5), ()), make_task(dense(dtype="float64"), ())]
+    assert len({key, *(task.key for task in others)}) == 4

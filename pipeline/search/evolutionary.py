@@ -18,7 +18,7 @@ class Evolutionary:
     elite        share of the population that is kept from one generation to the next
     crossover    share of the children that have two parents
     explore      share of each batch that is drawn at random from what was ranked next (epsilon-greedy)
-    measured     how many measured candidates of each sketch join the population
+    measured     how many measured candidates of each sketch join the population, and how many that were good elsewhere
     """
 
     generations: int = 4
@@ -74,6 +74,7 @@ class Evolutionary:
     ) -> tuple[Rows, NDArray[np.float64]]:
         parameters = space.space
         known = [o.candidate.row for o in history.ranked() if o.candidate.sketch == space.number][: self.measured]
+        known += [candidate.row for candidate in history.hints if candidate.sketch == space.number][: self.measured]
         rows = space.draw(size, rng)
         if known:
             rows = np.concatenate([np.array(known, np.int64).reshape(len(known), -1), rows])

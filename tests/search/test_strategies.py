@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from numpy.typing import NDArray
 
 from pipeline.ir.graph import Graph
 from pipeline.ir.poly import Poly
 from pipeline.registry import Component, Registry
 from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.variables import Rows
 from pipeline.search.candidates import Candidate, History, Observation, SketchSpace
 from pipeline.search.cost_model import CostModel
 from pipeline.search.evolutionary import Evolutionary
@@ -167,6 +169,23 @@ def test_the_batch_of_a_task_with_one_sketch_is_its_best_ones() -> None:
     greedy = proposed(Evolutionary(explore=0.0), History((space,)), 12)
     seconds = Roofline().predict(space, np.array([c.row for c in greedy], np.int64))
     assert (np.diff(seconds) >= 0).all()
+
+
+def test_what_was_good_elsewhere_joins_the_population() -> None:
+    """A cost model that likes that one candidate: among millions it is found only because it was told."""
+    (space, *_) = small.spaces(small.gmm(1021, 509, 127))
+    told = Candidate(0, tuple(int(v) for v in space.draw(1, np.random.default_rng(99))[0]))
+
+    class Likes(Roofline):
+        """Prefers one row to all others."""
+
+        def predict(self, space: SketchSpace, rows: Rows) -> NDArray[np.float64]:
+            return np.where((rows == np.array(told.row)).all(axis=1), 1e-12, 1.0)
+
+    for hints, found in (((told,), True), ((), False)):
+        history = History((space,), hints=hints)
+        (best,) = proposed(Evolutionary(generations=0), history, 1, cost=Likes())
+        assert (best.key == told.key) == found
 
 
 def test_replay_offers_what_other_runs_found_before_anything_else() -> None:

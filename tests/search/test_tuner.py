@@ -144,6 +144,16 @@ def test_replay_measures_on_this_machine_what_was_best_on_another(store: Store) 
     assert keys(here.states[0].history) == best[:5]
 
 
+def test_replay_without_resuming_measures_the_best_of_the_store_again(store: Store) -> None:
+    first, *_ = tuner(small.gmm(), Random(), Roofline(), store=store)
+    run(first)
+    again, *_ = tuner(small.gmm(), Replay(), Roofline(), store=store, trials=5)
+    again.run()
+    best = [observation.candidate.key for observation in first.states[0].history.ranked()]
+    assert keys(again.states[0].history) == best[:5]
+    assert len(store.everything()) == 24, "the first measurement of a candidate stays the record"
+
+
 def test_no_task_takes_more_trials_than_it_may(store: Store) -> None:
     first, *_ = tuner(small.two_tasks(), Random(), Roofline(), store=store, trials=None, per_task=7)
     run(first)

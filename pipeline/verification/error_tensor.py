@@ -50,7 +50,8 @@ def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type
         # An overflow: the program has an infinity where the exact value is a large number. The largest number itself,
         # which exporters write for minus infinity in masks, stays what it is when little is added to it.
         end = kind.largest * (1.0 + NEAR_THE_END * kind.unit)
-        error = np.where(np.isfinite(result) & (np.abs(result) + error > end), np.inf, error)
+        size = np.abs(result)
+        error = np.where(np.isfinite(result) & ((size > kind.largest) | (size + error > end)), np.inf, error)
     return np.broadcast_to(error, result.shape)
 
 

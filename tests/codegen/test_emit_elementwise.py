@@ -92,7 +92,7 @@ def test_casts_saturate_truncate_and_round(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_where_chooses(dtype: DType) -> None:
+def test_where_chooses_between_its_operands(dtype: DType) -> None:
     rng = np.random.default_rng(3)
     data = in_rows(values(dtype, rng))
     b = GraphBuilder()

@@ -187,7 +187,7 @@ def test_concat_joins_parts_of_different_sizes(axis: int) -> None:
 
 
 @pytest.mark.parametrize("perm", [(0, 2, 1), (1, 0, 2), (2, 1, 0), (1, 2, 0)])
-def test_transpose_permutes(perm: tuple[int, ...]) -> None:
+def test_transpose_takes_any_permutation(perm: tuple[int, ...]) -> None:
     assert_compiled(lambda b: b.transpose(x_of(b, 3, 17, 5), perm))
 
 

@@ -45,7 +45,6 @@ from pipeline.ir.scalar_limits import largest, smallest
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 ACCUMULATE: dict[DType, DType] = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32",
                                   "int16": "int32", "uint16": "int32"}  # fmt: skip
-INLINE_ELEMENTS = 1  # constants up to this size become literals
 
 
 def lower(graph: Graph, name: str, constants: Collection[str] = ()) -> Program:
@@ -211,7 +210,7 @@ class _Lowering:
             case ScatterElements(axis, reduction):
                 axis %= len(shape)
                 self.copy_into(name, inputs[0], target)
-                self.scatter(name, target, self.shape(inputs[1]), reduction, dtype, lambda s: tuple(
+                self.scatter(name, target, self.shape(inputs[1]), reduction, lambda s: tuple(
                     self.index(inputs[1], s, shape[axis]) if i == axis else s[i] for i in range(len(s))),
                     lambda s: self.load(inputs[2], s))  # fmt: skip
             case ScatterND(reduction):
@@ -219,7 +218,7 @@ class _Lowering:
                 *outer, depth = self.shape(inputs[1])
                 rest = shape[depth:]
                 count = len(outer)
-                self.scatter(name, target, (*outer, *rest), reduction, dtype, lambda s: (*(
+                self.scatter(name, target, (*outer, *rest), reduction, lambda s: (*(
                     self.index(inputs[1], (*s[:count], Const(i)), shape[i]) for i in range(depth)), *s[count:]),
                     lambda s: self.load(inputs[2], s))  # fmt: skip
             case Scan():
@@ -369,12 +368,11 @@ class _Lowering:
         self.regions.append(self.nest(f"{name}_copy", target, self.shape(source), lambda s, _: self.load(source, s)))
 
     def scatter(
-        self, name: str, target: str, extents: Shape, reduction: str, dtype: DType,
+        self, name: str, target: str, extents: Shape, reduction: str,
         store: Callable[[tuple[Expr, ...]], tuple[Expr, ...]], value: Callable[[tuple[Expr, ...]], Expr],
     ) -> None:  # fmt: skip
         """Updates in order: two of them may go to one place."""
         combine = {"none": None, "add": "sum", "mul": "prod", "max": "max", "min": "min"}[reduction]
-        del dtype
         self.regions.append(self.nest(
             name, target, extents, lambda s, _: value(s), store=store, combine=combine,  # type: ignore[arg-type]
             kinds=("scan",) * len(extents)))  # fmt: skip

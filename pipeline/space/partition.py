@@ -105,7 +105,7 @@ class _Grouping:
                 if number in self.group or number in chosen or not self.follows(number, chosen, anchor, rows):
                     continue
                 chosen.add(number)
-                self.absorb_late(chosen, rows)
+                self.absorb_late(chosen)
                 if self.single_output(chosen) and not isinstance(
                     self.graph.nodes[self.escaping(chosen)[0]].op, Reshape
                 ):  # a reshape at the end costs nothing outside
@@ -150,9 +150,8 @@ class _Grouping:
         node = self.graph.nodes[source]
         return isinstance(node.op, Elementwise) and source not in self.group and len(self.consumers[source]) == 1
 
-    def absorb_late(self, chosen: set[int], rows: tuple[Shape, Shape] | None) -> None:
+    def absorb_late(self, chosen: set[int]) -> None:
         """Small unassigned elementwise operands of what was just taken in: they are recomputed for free."""
-        del rows
         for number in list(chosen):
             if isinstance(self.graph.nodes[number].op, Contract):
                 continue  # its operands are read many times, and would be computed each time

@@ -246,9 +246,13 @@ class _Lowering:
         self.regions.append(
             self.nest(name, into, spatial, value, reduced=reduced, combine="sum", init=Const(_number(0, wide), wide))
         )
-        if wide != dtype:
+        self.narrow(name, into, target, spatial, wide, dtype)
+
+    def narrow(self, name: str, wide: str, target: str, shape: Shape, source: DType, dtype: DType) -> None:
+        """The result of a combination that was kept in a wider dtype, where it was."""
+        if source != dtype:
             self.regions.append(
-                self.nest(f"{name}_narrow", target, spatial, lambda s, _: Op("cast", (Load(into, s, wide),), dtype))
+                self.nest(f"{name}_narrow", target, shape, lambda s, _: Op("cast", (Load(wide, s, source),), dtype))
             )
 
     def accumulate(
@@ -268,10 +272,7 @@ class _Lowering:
         self.regions.append(self.nest(
             name, into, spatial, lambda s, r: _as(value(s, r), wide), reduced=reduced, combine=combine,
             init=_neutral(kind, wide)))  # fmt: skip
-        if wide != dtype:
-            self.regions.append(
-                self.nest(f"{name}_narrow", target, spatial, lambda s, _: Op("cast", (Load(into, s, wide),), dtype))
-            )
+        self.narrow(name, into, target, spatial, wide, dtype)
 
     def reduce(self, name: str, node: Node, target: str, kind: str, axes: tuple[int, ...]) -> None:
         source = self.shape(node.inputs[0])
@@ -378,9 +379,15 @@ class _Lowering:
             kinds=("scan",) * len(extents)))  # fmt: skip
 
     def scan(self, name: str, node: Node, target: str, op: Scan) -> None:
+        """A running combination, kept in a dtype that is wide enough for it."""
         shape, dtype = node.type.shape, node.type.dtype
         axis = op.axis % len(shape)
         last = Const(shape[axis] - 1)
+        wide = ACCUMULATE.get(dtype, dtype) if op.kind in ("sum", "prod") and dtype in FLOATS else dtype
+        into = target if wide == dtype else self.buffer(f"{target}_wide", shape, wide, "intermediate")
+        fn = {"sum": "add", "prod": "mul"}.get(op.kind, op.kind)
+        if dtype == "bool":
+            fn = {"max": "or", "min": "and"}.get(fn, fn)
 
         def place(s: tuple[Expr, ...], step: Expr) -> tuple[Expr, ...]:
             where = sub(last, step) if op.reverse else step
@@ -390,16 +397,16 @@ class _Lowering:
             step = s[axis]
             before = sub(step, ONE)
             started = Op("ge", (step, ONE), "bool")
-            running = Load(target, place(s, before), dtype)
-            fn = {"sum": "add", "prod": "mul"}.get(op.kind, op.kind)
+            running = Load(into, place(s, before), wide)
             if op.exclusive:
-                both_ = Op(fn, (running, self.load(node.inputs[0], place(s, before))), dtype)
-                return Op("guard", (started, both_, _neutral(op.kind, dtype)), dtype)
-            here = self.load(node.inputs[0], place(s, step))
-            return Op(fn, (Op("guard", (started, running, _neutral(op.kind, dtype)), dtype), here), dtype)
+                both_ = Op(fn, (running, _as(self.load(node.inputs[0], place(s, before)), wide)), wide)
+                return Op("guard", (started, both_, _neutral(op.kind, wide)), wide)
+            here = _as(self.load(node.inputs[0], place(s, step)), wide)
+            return Op(fn, (Op("guard", (started, running, _neutral(op.kind, wide)), wide), here), wide)
 
         kinds = tuple("scan" if d == axis else "spatial" for d in range(len(shape)))
-        self.regions.append(self.nest(name, target, shape, value, store=lambda s: place(s, s[axis]), kinds=kinds))
+        self.regions.append(self.nest(name, into, shape, value, store=lambda s: place(s, s[axis]), kinds=kinds))
+        self.narrow(name, into, target, shape, wide, dtype)
 
     def top(self, name: str, node: Node, target: str, op: TopK) -> None:
         """Selection: each place is the best of what comes after the place before it, by value and then by position."""

@@ -109,6 +109,12 @@ def test_scan_runs_along_either_axis_both_ways(kind: str, axis: int, exclusive: 
     assert_compiled(lambda b: b.scan(kind, x_of(b, 5, 18), axis, exclusive, reverse))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "bool"])
+def test_scans_of_narrow_dtypes_keep_what_they_need(dtype: str) -> None:
+    kinds = ("max", "min") if dtype == "bool" else ("sum", "max")
+    assert_compiled(lambda b: [b.scan(kind, x_of(b, 5, 18, dtype=dtype, name=kind), 1) for kind in kinds])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("axis", [0, 1])

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline import cli, engine
+from pipeline import cli
 from pipeline.config import Config
 from pipeline.errors import ModelError, PipelineError
 
@@ -26,11 +27,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configurations that reached the engine, which does nothing but write a summary."""
     seen: list[Config] = []
 
-    def run(config: Config, folder: Path) -> engine.Summary:
+    def run(config: Config, folder: Path) -> SimpleNamespace:
         seen.append(config)
         summary = {"verified": True, "latency_ms": {"median": 1.5}, "peers": {"other": {"ratio": 2.0}}}
         (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-        return engine.Summary("complete", True)
+        return SimpleNamespace(status="complete", verified=True)
 
     monkeypatch.setattr(cli.engine, "run", run)
     return seen
@@ -180,7 +181,7 @@ def test_an_error_of_the_engine_becomes_its_exit_code(
     error: BaseException, code: int, words: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def run(config: Config, folder: Path) -> engine.Summary:
+    def run(config: Config, folder: Path) -> SimpleNamespace:
         raise error
 
     monkeypatch.setattr(cli.engine, "run", run)
@@ -196,14 +197,14 @@ def test_an_error_of_the_engine_becomes_its_exit_code(
 @pytest.mark.parametrize(
     ("summary", "code"),
     [
-        (engine.Summary("complete", True), 0),
-        (engine.Summary("interrupted", True), 0),
-        (engine.Summary("complete", False), 1),
-        (engine.Summary("failed", True), 1),
+        (SimpleNamespace(status="complete", verified=True), 0),
+        (SimpleNamespace(status="interrupted", verified=True), 0),
+        (SimpleNamespace(status="failed", verified=False), 1),
+        (SimpleNamespace(status="failed", verified=True), 1),
     ],
 )
 def test_only_a_verified_result_is_a_success(
-    summary: engine.Summary, code: int, command: Command, monkeypatch: pytest.MonkeyPatch
+    summary: SimpleNamespace, code: int, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli.engine, "run", lambda config, folder: summary)
     assert command("workload=toy") == code

@@ -81,8 +81,8 @@ class Contract:
     """out[s] = sum over r of lhs[lhs_map(s, r)] * rhs[rhs_map(s, r)].
 
     Iteration variables are numbered: first the spatial ones, whose extents are the output's shape, then the reduced
-    ones. A matrix product is spatial (m, n), reduced (k), lhs (0, 2), rhs (2, 1); a convolution has window dimensions, such
-    as 2*h + kh. Every index is in bounds: padding is a `Pad` before it. Accumulates in float32, float64 or int32.
+    ones. A matrix product is spatial (m, n), reduced (k), lhs (0, 2), rhs (2, 1); a convolution has window dimensions,
+    such as 2*h + kh. Every index is in bounds: padding is a `Pad` before it. Accumulates in float32, float64 or int32.
     """
 
     spatial: Shape

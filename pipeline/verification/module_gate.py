@@ -12,7 +12,6 @@ from pipeline.verification.hostile import Feeds, hostile_feeds, random_feeds
 from pipeline.verification.tolerance import Reference, evaluate_with_bound
 from pipeline.verification.verdict import Verdict, compare
 
-
 PLAIN = 1e-3
 
 
@@ -43,8 +42,11 @@ class MaxError:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """verified: every element of every case is within its bound, and some random case left fewer than half aside, or the
-    outputs agree plainly with float64 where the bounds allow everything."""
+    """What a module gave.
+
+    verified  every element of every case is within its bound, and some random case left fewer than half aside, or the
+              outputs agree plainly with float64 where the bounds allow everything
+    """
 
     verified: bool
     max_error: MaxError

@@ -123,6 +123,21 @@ def is_free_transpose(b: Rebuilder, x: int, perm: Perm) -> bool:
     return source is not None and moves_only_ones(tuple(source[1][p] for p in perm), b.shape(source[0]))
 
 
+def stands_on_product(b: Rebuilder, x: int) -> bool:
+    """Is the value a product, or elementwise work on one of its own shape, and so computed where that is stored?"""
+    shape = b.shape(x)
+    left, seen = [x], {x}
+    while left:
+        node = b.node(left.pop())
+        if isinstance(node.op, g.Contract):
+            return True
+        if isinstance(node.op, g.Elementwise):
+            more = [v for v in node.inputs if v not in seen and b.shape(v) == shape]
+            left += more
+            seen.update(more)
+    return False
+
+
 def _source(b: Rebuilder, x: int) -> tuple[int, Perm] | None:
     node = b.node(x)
     return (node.inputs[0], node.op.perm) if isinstance(node.op, g.Transpose) else None
@@ -142,6 +157,8 @@ def _elementwise(b: Rebuilder, node: Node, inputs: tuple[int, ...]) -> int | Non
             moved = _past_transpose(b, node, inputs, source[1])
             if moved is not None:
                 return moved
+    if any(b.shape(x) == shape and stands_on_product(b, x) for x in inputs):
+        return None  # it can be done before the product is stored
     # towards fewer dimensions only: of two reshaped operands, each would pull the other into its shape for ever
     sources = [b.node(x).inputs[0] for x in inputs if isinstance(b.node(x).op, g.Reshape) and b.shape(x) == shape]
     fewer = [y for y in dict.fromkeys(sources) if len(b.shape(y)) < len(shape)]

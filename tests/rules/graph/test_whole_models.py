@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+import yaml
 
+from pipeline.cli import conf_folder
 from pipeline.frontend.workloads.bert import Bert
 from pipeline.frontend.workloads.gpt2 import Gpt2
 from pipeline.frontend.workloads.mobilenet_v2 import MobilenetV2
 from pipeline.frontend.workloads.resnet50 import Resnet50
 from pipeline.ir import graph as g
 from pipeline.ir.graph import Graph
-from pipeline.ir.graph_rule import same_graph
+from pipeline.ir.graph_rule import GraphRule, same_graph
+from pipeline.registry import Component, Registry
 from rules.graph.absorb_views import AbsorbViews
 from rules.graph.channels_last import ChannelsLast
 from rules.graph.fold_scale import FoldScale
@@ -39,21 +42,33 @@ MODELS: Mapping[str, tuple[Graph, dict[str, int]]] = {
 }  # fmt: skip
 
 
+def configured() -> tuple[GraphRule, ...]:
+    """The graph rules as users run them: those of `rules=cpu`."""
+    listed = yaml.safe_load((conf_folder() / "rules" / "cpu.yaml").read_text(encoding="utf-8"))["graph"]
+    rules = [Registry().build(GraphRule, Component.model_validate(each), "rules.graph") for each in listed]
+    return tuple(rules)
+
+
+ORDERS = (ORDER, configured())
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=["all", "cpu"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_keeps_its_meaning_and_few_copies(name: str) -> None:
+def test_a_model_keeps_its_meaning_and_few_copies(name: str, order: tuple[GraphRule, ...]) -> None:
     graph, copies = MODELS[name]
-    for rule in ORDER:
+    for rule in order:
         graph = applied(rule, graph, relative=1e-5 if isinstance(rule, FoldScale) else 1e-10)
     found = operations(graph)
     assert {kind: found.count(kind) for kind in COPIES if kind in found} == copies
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=["all", "cpu"])
 @pytest.mark.parametrize("name", MODELS)
-def test_no_rule_undoes_what_a_later_one_did(name: str) -> None:
+def test_no_rule_undoes_what_a_later_one_did(name: str, order: tuple[GraphRule, ...]) -> None:
     graph, _ = MODELS[name]
-    for rule in ORDER:
+    for rule in order:
         graph = rule.apply(graph)
-    for rule in ORDER:
+    for rule in order:
         assert same_graph(rule.apply(graph), graph), f"{rule} finds more"
 
 

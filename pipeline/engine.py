@@ -31,8 +31,9 @@ from pipeline.measurement.host import fingerprint
 from pipeline.measurement.peak import Peak, measure_peak
 from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
-from pipeline.report.compare import compare
+from pipeline.report.compare import compare, difference
 from pipeline.report.console import Progress, summary_lines
+from pipeline.report.peers.onnxruntime import OnnxRuntime
 from pipeline.report.peers.peer import Peer, PeerModel
 from pipeline.report.summary import Latency, Machine, MaxError, PeerSummary, Summary, TaskSummary, write_summary
 from pipeline.runtime.artifact import save
@@ -83,7 +84,14 @@ class Run:
         artifact = save(link(assemble(graph, parts, kernels, target, provenance)), self.folder / "artifact")
         feeds = inputs(model, self.config.seed)
         with Session(artifact) as session:
+            memory = session.artifact.memory
+            log.info(
+                "memory: %.1f MiB for intermediates, at least %.1f MiB are alive at once",
+                memory.arena_bytes / 2**20, memory.lower_bound / 2**20,
+            )  # fmt: skip
             verification = self._verified(model, session, feeds)
+            if self.config.verification.vote:
+                self._vote(model, session, feeds)
             latency = time_runs(lambda: session.run(None, feeds))
             session.chrome_trace(self.folder / "trace.json", feeds)
         peers = self._compared(model, artifact, feeds)
@@ -186,6 +194,25 @@ class Run:
             graph, lambda feeds: session.run(None, feeds), seed=self.config.seed, usual=(usual,),
             rounds=settings.random_inputs if work < SMALL_MODEL else 1, hostile=hostile,
         )  # fmt: skip
+
+    def _vote(self, graph: Graph, session: Session, feeds: Mapping[str, np.ndarray]) -> None:
+        """ONNX Runtime's opinion, where it is installed. It is no oracle: what it says is told and decides nothing."""
+        voter = OnnxRuntime()
+        if voter.available() is not None:
+            return
+        path = self.config.workload.arguments.get("path")
+        names = [name for name, _ in graph.outputs]
+        try:
+            run = voter.prepare(PeerModel(graph, feeds, Path(path) if path else None), 1)
+            theirs = {name: np.array(array) for name, array in run(feeds).items()}
+        except Exception as error:  # foreign code on a model that it may not support
+            log.info("onnxruntime has no vote: %s", str(error).strip().splitlines()[:1])
+            return
+        worst, where = difference(theirs, dict(zip(names, session.run(None, feeds), strict=True)), None)
+        if worst <= 1.0:
+            log.info("onnxruntime agrees (largest difference %.2g of a thousandth of the largest value)", worst)
+        else:
+            log.warning("onnxruntime disagrees: %s. float64 agrees with us; please compare", where)
 
     def _compared(self, graph: Graph, artifact: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, PeerSummary]:
         """Other runtimes on the same model and inputs, timed in turns with ours."""

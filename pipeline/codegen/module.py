@@ -15,26 +15,11 @@ import numpy as np
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.errors import CheckError
-from pipeline.ir.graph import DType, Shape
+from pipeline.ir.graph import ITEM_BYTES, DType, Shape
 from pipeline.ir.target import Target
 
 BufferRole = Literal["input", "output", "constant", "packed", "intermediate"]
 BOUND_ROLES = frozenset({"input", "constant", "output"})
-ITEM_BYTES: Mapping[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint64": 8,
-    "uint32": 4,
-    "uint16": 2,
-    "uint8": 1,
-    "bool": 1,
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def compare(
         except Exception as error:
             results[peer.name] = PeerResult("failed", f"{type(error).__name__}: {_first_line(error)}")
             continue
-        worst, where = _difference(got, expected, tolerance)
+        worst, where = difference(got, expected, tolerance)
         status: Status = "ok" if worst <= 1 else "disagrees"
         results[peer.name] = PeerResult(status, "" if worst <= 1 else where, difference=worst)
         runs[peer.name] = run
@@ -131,7 +131,7 @@ def _runs_in_a_block(run: Run, feeds: Mapping[str, np.ndarray], clock: Callable[
     return max(1, min(_MOST_RUNS, int(_BLOCK_SECONDS / max(clock() - before, 1e-9))))
 
 
-def _difference(
+def difference(
     got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], tolerance: Mapping[str, np.ndarray] | None
 ) -> tuple[float, str]:
     """The largest difference in units of the tolerance, and a sentence about it."""

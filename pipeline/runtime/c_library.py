@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 from pipeline.codegen.llvm.team_ir import LINE, TEAM_BYTES
-from pipeline.codegen.module import ITEM_BYTES, Port
+from pipeline.codegen.module import Port
 from pipeline.errors import UserError
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.runtime.artifact import Artifact, load_artifact
 
 COMPILERS = ("cc", "gcc", "clang")

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from pipeline.codegen.memory import ALIGNMENT
-from pipeline.codegen.module import ITEM_BYTES, Weight
+from pipeline.codegen.module import Weight
 from pipeline.errors import UserError
+from pipeline.ir.graph import ITEM_BYTES
 
 _CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.ir.expr import Affine, Expr, Load, Op, affine, loads, substitute, walk
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Axis, Block, Buffer, Loop, Program, Seq, Stmt
 from pipeline.ir.target import Target
@@ -39,8 +40,6 @@ FEATURES = (
     "accumulators", "unrolled", "chunks", "inner_trips", "code", "regions", "gathers", "store_bytes", "footprint1",
     "footprint2", "rows",
 )  # fmt: skip
-BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint32": 4, "float16": 2, "bfloat16": 2,
-         "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,12 +362,12 @@ def _leaf(block: Block, axes: tuple[tuple[Axis, str], ...], buffers: Mapping[str
     def dims(indices: tuple[Expr, ...]) -> tuple[Affine | None, ...]:
         return tuple(affine(substitute(index, bindings)) for index in indices)
 
-    accesses = [Access(buffers[block.buffer], dims(block.indices), True, BYTES[buffers[block.buffer].dtype])]
+    accesses = [Access(buffers[block.buffer], dims(block.indices), True, ITEM_BYTES[buffers[block.buffer].dtype])]
     seen: set[Load] = set()
     for load in loads(block.value):
         if load not in seen:
             seen.add(load)
-            accesses.append(Access(buffers[load.buffer], dims(load.indices), False, BYTES[load.dtype]))
+            accesses.append(Access(buffers[load.buffer], dims(load.indices), False, ITEM_BYTES[load.dtype]))
     reduce_vars: set[str] = set()
     covers = []
     for it in block.iters:
@@ -388,7 +387,7 @@ def _leaf(block: Block, axes: tuple[tuple[Axis, str], ...], buffers: Mapping[str
     slots += 1.0 if block.combine and not fused else 0.0
     target = buffers[block.buffer]
     register = target.scope == "local"
-    size = max([BYTES[target.dtype], *(BYTES[load.dtype] for load in loads(block.value))])
+    size = max([ITEM_BYTES[target.dtype], *(ITEM_BYTES[load.dtype] for load in loads(block.value))])
     return Leaf(
         block.name, axes, tuple(accesses), max(slots, 0.5), block.combine is not None and register,
         block.combine is not None and not register, frozenset(reduce_vars), tuple(covers), size,

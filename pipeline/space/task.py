@@ -6,13 +6,19 @@ import hashlib
 import math
 from dataclasses import dataclass
 
-from pipeline.ir.graph import Constant, Contract, DType, Elementwise, Graph, Input, Node, Reduce, ReduceWindow
+from pipeline.ir.graph import (
+    ITEM_BYTES,
+    Constant,
+    Contract,
+    Elementwise,
+    Gather,
+    Graph,
+    Input,
+    Node,
+    Reduce,
+    ReduceWindow,
+)
 from pipeline.ir.graph_text import to_text
-
-BYTES: dict[DType, int] = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,14 +62,20 @@ def flops(graph: Graph) -> int:
 
 
 def traffic(graph: Graph) -> int:
-    """Bytes of all inputs and outputs."""
+    """Bytes of all inputs and outputs; of a table that is only looked up in, the rows that are taken."""
     outputs = [graph.nodes[number] for _, number in graph.outputs]
-    inputs = [node for node in graph.nodes if isinstance(node.op, Input)]
-    return sum(_bytes(node) for node in (*inputs, *outputs))
+    total = sum(_bytes(node) for node in outputs)
+    for number, node in enumerate(graph.nodes):
+        if isinstance(node.op, Input):
+            readers = [user for user in graph.nodes if number in user.inputs]
+            looked_up = all(isinstance(user.op, Gather) and user.inputs[0] == number for user in readers)
+            taken = sum(_bytes(user) for user in readers)
+            total += min(_bytes(node), taken) if looked_up and readers else _bytes(node)
+    return total
 
 
 def _bytes(node: Node) -> int:
-    return math.prod(node.type.shape) * BYTES[node.type.dtype]
+    return math.prod(node.type.shape) * ITEM_BYTES[node.type.dtype]
 
 
 def title(graph: Graph) -> str:

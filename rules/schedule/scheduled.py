@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pipeline.ir.expr import loads, variables
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.program import Block, Program
 from pipeline.ir.target import Target
 from pipeline.schedule.nest import Place, find_buffer
-
-BYTES = {"float64": 8, "int64": 8, "uint64": 8, "float32": 4, "int32": 4, "uint32": 4, "float16": 2, "bfloat16": 2,
-         "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
 
 
 def is_scheduled(place: Place) -> bool:
@@ -19,9 +17,9 @@ def is_scheduled(place: Place) -> bool:
 def lanes_of(program: Program, block: Block, target: Target) -> int:
     """Elements of a vector of the block's widest dtype."""
     stored = find_buffer(program, block.buffer)
-    sizes = [BYTES[load.dtype] for load in loads(block.value)]
+    sizes = [ITEM_BYTES[load.dtype] for load in loads(block.value)]
     if stored is not None:
-        sizes.append(BYTES[stored.dtype])
+        sizes.append(ITEM_BYTES[stored.dtype])
     return target.lanes(max(sizes, default=4))
 
 

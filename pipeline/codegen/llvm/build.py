@@ -9,8 +9,8 @@ from pipeline.codegen.kernel import Argument, Kernel
 from pipeline.codegen.llvm.compile import compile_ir, function_attributes
 from pipeline.codegen.llvm.emit import Emitter
 from pipeline.codegen.llvm.emit_state import Place, row_major
-from pipeline.codegen.llvm.ir_builder import BYTES
 from pipeline.codegen.llvm.vector_math import MathLibrary
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.program import Block, Buffer, Loop, Program, Seq, block_loads, walk
 from pipeline.ir.target import Target
 
@@ -76,7 +76,7 @@ def _function(
     for number, buffer in enumerate(program.buffers):
         ours = buffer.role in ("packed", "intermediate")
         shape = tuple(extent.value for extent in buffer.shape)
-        align = INTERNAL_ALIGN if ours else BYTES[buffer.dtype]
+        align = INTERNAL_ALIGN if ours else ITEM_BYTES[buffer.dtype]
         places[buffer.name] = Place(buffer, f"%arg{number}", row_major(shape), align)
     emitter = Emitter(target, library, places)
     for number, region in enumerate(body.body):

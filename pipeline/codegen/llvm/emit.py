@@ -8,7 +8,6 @@ from typing import assert_never
 from pipeline.codegen.llvm.emit_block import BlockEmitter
 from pipeline.codegen.llvm.emit_state import Lanes, Place, Sink, neutral_value, row_major, written
 from pipeline.codegen.llvm.ir_builder import (
-    BYTES,
     MEMORY_TYPE,
     VALUE_TYPE,
     Value,
@@ -19,6 +18,7 @@ from pipeline.codegen.llvm.ir_builder import (
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import variables
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.program import Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, walk
 
 SMALL_SCRATCH = 4096  # bytes: a shared buffer up to this size lives on the stack of its thread
@@ -67,7 +67,7 @@ class Emitter(BlockEmitter):
 
     def allocate(self, buffer: Buffer, body: Stmt) -> None:
         shape = [extent.value for extent in buffer.shape]
-        lanes = self.target.lanes(BYTES[buffer.dtype])
+        lanes = self.target.lanes(ITEM_BYTES[buffer.dtype])
         if buffer.scope == "local" and shape and shape[-1] > 1:
             # a whole vector may be written at the ragged end of a row
             shape[-1] = -(-shape[-1] // lanes) * lanes
@@ -75,7 +75,7 @@ class Emitter(BlockEmitter):
         count = 1
         for extent in shape:
             count *= extent
-        size = count * BYTES[buffer.dtype]
+        size = count * ITEM_BYTES[buffer.dtype]
         before = self.scratch_used
         if buffer.scope == "local" or size <= SMALL_SCRATCH:
             pointer = self.b.alloca(max(count, 1), MEMORY_TYPE[buffer.dtype], 64)
@@ -203,7 +203,7 @@ class Emitter(BlockEmitter):
             self.serial(outer, Loop((axis,), loop.body, "vectorized"))
             return
         extent = axis.extent.value
-        widths = {BYTES[self.places[name].buffer.dtype] for name in written(loop) if name in self.places}
+        widths = {ITEM_BYTES[self.places[name].buffer.dtype] for name in written(loop) if name in self.places}
         lanes = self.target.lanes(min(max(widths, default=4), 8))
         if self.lanes is not None or extent == 1 or lanes == 1:
             self.unrolled([axis], loop.body)

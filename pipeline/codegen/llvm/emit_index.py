@@ -8,7 +8,6 @@ from typing import assert_never
 from pipeline.codegen.llvm.elementwise import elementwise
 from pipeline.codegen.llvm.emit_state import EmitState, Place
 from pipeline.codegen.llvm.ir_builder import (
-    BYTES,
     MEMORY_TYPE,
     Value,
     lane_numbers,
@@ -17,6 +16,7 @@ from pipeline.codegen.llvm.ir_builder import (
 from pipeline.codegen.llvm.linear import UNKNOWN, Linear
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, dtype_of
+from pipeline.ir.graph import ITEM_BYTES
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class IndexEmitter(EmitState):
     def address(self, place: Place, offset: Linear) -> str:
         """A pointer; what does not change from lane to lane, without its constant part, is made once."""
         b = self.b
-        bytes_ = BYTES[place.buffer.dtype]
+        bytes_ = ITEM_BYTES[place.buffer.dtype]
         base = place.pointer
         if offset.terms:
             key = ("address", place.pointer, offset.terms)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pipeline.codegen.llvm.emit_index import IndexEmitter
 from pipeline.codegen.llvm.emit_state import Place, round_to_bfloat16
 from pipeline.codegen.llvm.ir_builder import (
-    BYTES,
     MEMORY_TYPE,
     VALUE_TYPE,
     Value,
@@ -19,7 +18,7 @@ from pipeline.codegen.llvm.ir_builder import (
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import Expr
-from pipeline.ir.graph import DType
+from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.program import Block
 
 
@@ -35,8 +34,8 @@ class MemoryEmitter(IndexEmitter):
         mask = self.lanes.mask if self.lanes else None
         if isinstance(offset, Value):
             if offset.lanes == 1:
-                return self.loaded(b.assign(f"load {memory}, ptr {self.pointer(place, offset)}, align {BYTES[dtype]}",
-                                            memory), dtype)  # fmt: skip
+                address = self.pointer(place, offset)
+                return self.loaded(b.assign(f"load {memory}, ptr {address}, align {ITEM_BYTES[dtype]}", memory), dtype)
             return self.loaded(self.gather(place, offset, mask), dtype)
         key = (
             "load",
@@ -51,7 +50,7 @@ class MemoryEmitter(IndexEmitter):
             return found
         if offset.lane == 0:
             address = self.address(place, offset)
-            value = b.assign(f"load {memory}, ptr {address}, align {BYTES[dtype]}", memory)
+            value = b.assign(f"load {memory}, ptr {address}, align {ITEM_BYTES[dtype]}", memory)
         elif offset.lane == 1:
             address = self.address(place, offset)
             type_ = vector_type(memory, count)
@@ -59,7 +58,7 @@ class MemoryEmitter(IndexEmitter):
                 align = self.alignment(place, offset, count)
                 value = b.assign(f"load {type_}, ptr {address}, align {align}", memory, count)
             else:
-                value = self.masked_load(address, memory, count, mask, BYTES[dtype])
+                value = self.masked_load(address, memory, count, mask, ITEM_BYTES[dtype])
         else:
             value = self.gather(place, self.materialise(offset), mask)
         value = self.loaded(value, dtype)
@@ -81,7 +80,7 @@ class MemoryEmitter(IndexEmitter):
 
     def alignment(self, place: Place, offset: Linear, count: int) -> int:
         """In bytes, as far as it is known."""
-        bytes_ = BYTES[place.buffer.dtype]
+        bytes_ = ITEM_BYTES[place.buffer.dtype]
         whole = count * bytes_
         if place.align >= whole and offset.multiple_of(count, self.ssa_ranges):
             return whole
@@ -115,7 +114,7 @@ class MemoryEmitter(IndexEmitter):
         self.b.declare(name, f"declare {type_} @{name}(<{count} x ptr>, <{count} x i1>, {type_})")
         every = mask or lane_mask(0, count, count)
         return self.b.assign(
-            f"call {type_} @{name}(<{count} x ptr> align {BYTES[place.buffer.dtype]} {pointers}, "
+            f"call {type_} @{name}(<{count} x ptr> align {ITEM_BYTES[place.buffer.dtype]} {pointers}, "
             f"<{count} x i1> {every}, {type_} zeroinitializer)",
             memory, count,
         )  # fmt: skip
@@ -148,7 +147,7 @@ class MemoryEmitter(IndexEmitter):
 
     def write(self, place: Place, offset: Linear | Value, block: Block, value: Value) -> None:
         b, dtype = self.b, place.buffer.dtype
-        memory, bytes_ = MEMORY_TYPE[dtype], BYTES[dtype]
+        memory, bytes_ = MEMORY_TYPE[dtype], ITEM_BYTES[dtype]
         count = self.lane_count()
         mask = self.lanes.mask if self.lanes else None
         if value.type != VALUE_TYPE[dtype]:

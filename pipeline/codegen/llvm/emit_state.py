@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from pipeline.codegen.llvm.conditions import ConditionTable
 from pipeline.codegen.llvm.ir_builder import (
-    BYTES,
     FLOATS,
     IrBuilder,
     Value,
@@ -14,7 +13,7 @@ from pipeline.codegen.llvm.ir_builder import (
 )
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.codegen.llvm.vector_math import MathLibrary
-from pipeline.ir.graph import DType
+from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.program import Block, Buffer, Stmt, walk
 from pipeline.ir.target import Target
 
@@ -178,7 +177,7 @@ def neutral_value(how: str, dtype: DType) -> int | float:
         return NEUTRAL[how]
     if dtype in FLOATS:
         return float("-inf") if how == "max" else float("inf")
-    bits = BYTES[dtype] * 8
+    bits = ITEM_BYTES[dtype] * 8
     if dtype.startswith("uint") or dtype == "bool":
         return 0 if how == "max" else (1 if dtype == "bool" else 2**bits - 1)
     return -(1 << (bits - 1)) if how == "max" else (1 << (bits - 1)) - 1

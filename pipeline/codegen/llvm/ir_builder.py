@@ -15,10 +15,6 @@ MEMORY_TYPE: dict[DType, str] = {
 }  # fmt: skip
 # half precision is computed in float and rounded when it is stored
 VALUE_TYPE: dict[DType, str] = MEMORY_TYPE | {"float16": "float", "bfloat16": "float", "bool": "i1"}
-BYTES: dict[DType, int] = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
-    "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
-}  # fmt: skip
 FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 UNSIGNED = frozenset({"uint64", "uint32", "uint16", "uint8", "bool"})
 

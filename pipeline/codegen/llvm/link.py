@@ -35,7 +35,6 @@ from pipeline.codegen.llvm.team_ir import team_ir
 from pipeline.codegen.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory
 from pipeline.codegen.module import (
     BOUND_ROLES,
-    ITEM_BYTES,
     Buffer,
     Call,
     LinkedCall,
@@ -47,7 +46,7 @@ from pipeline.codegen.module import (
     check_plan,
 )
 from pipeline.errors import CodegenError
-from pipeline.ir.graph import DType
+from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.graph_types import numpy_dtype
 
 

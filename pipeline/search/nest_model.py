@@ -248,13 +248,20 @@ class NestModel:
         total = np.zeros_like(ones)
         if inner is None:
             return total
+        chain = ones
+        for axis, kind, length in extents:
+            if kind == "unrolled" and axis.var in leaf.reduce_vars:
+                chain = chain * length
         around = [axis.var for axis, kind, _ in extents if kind in ("unrolled", "vectorized")]
         for access in leaf.accesses:
             if access.buffer.scope == "local" or any(dim is None for dim in access.dims):
                 continue
             step, stride = np.zeros_like(ones), ones * access.size
+            apart = {axis.var: np.zeros_like(ones) for axis, kind, _ in extents if kind == "unrolled"}
             for dim, extent in zip(reversed(access.dims), reversed(access.buffer.shape), strict=True):
                 assert dim is not None
+                for var in apart:
+                    apart[var] = apart[var] + stride * np.abs(dim.coefficient(var).evaluate(values))
                 # an unrolled part of the same index is stepped over together with the loop
                 step = step + stride * np.abs(dim.coefficient(inner).evaluate(values))
                 stride = stride * extent.evaluate(values)
@@ -264,6 +271,11 @@ class NestModel:
                     last = access.dims[-1]
                     unit = last is not None and last.coefficient(axis.var) == Poly.of(1)
                     lines = lines * (np.ceil(length * access.size / STREAM) if unit else length)
+            for axis, _, length in extents:
+                if axis.var in apart and axis.var not in leaf.reduce_vars:
+                    # rows a multiple of a page apart share one set of the first cache, and push each other out of it
+                    clash = (apart[axis.var] % 4096 == 0) & (apart[axis.var] > 0) & (length > 8)
+                    total = total + np.where(clash, 0.1 * length, 0.0) * chain
             far = np.where(step % 4096 == 0, 8.0, 4.0 * np.minimum(1.0, step / 2048.0))
             total = total + np.where(step >= 1024.0, far * np.minimum(lines, 16.0), 0.0)
         return total

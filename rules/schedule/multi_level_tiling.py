@@ -231,15 +231,22 @@ def _nest_order(plan: _Plan, structure: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A load that may be packed: the buffer, which of its loads, and the order of the loops of its packed form."""
+    """A load that may be packed.
+
+    number   which of the block's loads of the buffer
+    order    the loops of its packed form
+    at       None: all of it, before the product · a loop: one panel at a time, into scratch that stays in the cache
+    """
 
     buffer: str
     number: int
     order: tuple[str, ...]
+    at: str | None = None
 
 
 def _packings(program: Program, plan: _Plan) -> list[list[_Operand]]:
-    """The choices of operands to pack: those that have to be, and those and all that may be."""
+    """The choices of operands to pack: those that have to be; those and all that may be; the same, panel by panel where
+    the operand is one of run time."""
     block, place = block_at(program, plan.block)
     vector = plan.where[plan.vector.var]
     always: list[_Operand] = []
@@ -266,17 +273,35 @@ def _packings(program: Program, plan: _Plan) -> list[list[_Operand]]:
             last = forms[-1]
             contiguous = last is not None and last.coefficient(vector[-1]) == Poly.of(1)
             (always if constant or not contiguous else maybe).append(_Operand(buffer, number, order))
-    return [always, *([[*always, *maybe]] if maybe else [])]
+    choices = [always, [*always, *maybe]] if maybe else [always]
+    panels = [_panel(program, plan, operand, chain) for operand in (*always, *maybe)]
+    if any(panel.at is not None for panel in panels):
+        choices.append(panels)
+    return choices
+
+
+def _panel(program: Program, plan: _Plan, operand: _Operand, chain: list[str]) -> _Operand:
+    """The operand packed inside the loop over panels, where its index does not depend on the loops between the two."""
+    known = find_buffer(program, operand.buffer)
+    vector = plan.where[plan.vector.var]
+    if known is None or known.role == "constant" or len(vector) < 3:
+        return operand
+    loop = vector[-2]
+    inside = chain[chain.index(loop) + 1 :]
+    return _Operand(operand.buffer, operand.number, tuple(name for name in operand.order if name in inside), loop)
 
 
 def _pack(sketch: Sketch, plan: _Plan, operand: _Operand, name: str) -> Sketch:
     """A copy of the operand in the order in which the register tile reads it."""
     order = operand.order
-    sketch = sketch.apply(Pack(plan.block, operand.buffer, order, name, None, operand.number))
+    step = Pack(plan.block, operand.buffer, order, name, operand.at, operand.number)
+    if operand.at is not None and step.why_not(sketch.program) is not None:
+        return sketch
+    sketch = sketch.apply(step)
     loops = [f"{name}_{var}" for var in order]
     sketch = sketch.apply(Vectorize(loops[-1]))
     _, place = block_at(sketch.program, name)
-    if place.prologue:
+    if place.prologue or operand.at is not None:
         return sketch
     outer = [loop for loop in loops[:-1] if not _reduced(plan, loop.removeprefix(f"{name}_"))][:3]
     if len(outer) > 1 and Fuse(tuple(outer)).why_not(sketch.program) is None:

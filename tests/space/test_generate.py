@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.errors import CheckError
+from pipeline.errors import CheckError, StepError
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.program import Block, Loop, Program, walk
@@ -57,9 +59,52 @@ def test_equal_sketches_are_one() -> None:
     assert len(generate(product(), (Twice(), Twice()), native())) == 1
 
 
-def test_a_rule_that_breaks_a_program_is_named() -> None:
-    with pytest.raises(CheckError, match="rules: Breaks"):
-        generate(product(), (Breaks(),), native())
+@dataclass(frozen=True)
+class Says:
+    """Gives the same answer for every block, or raises it."""
+
+    answer: Any
+
+    def apply(self, sketch: Sketch, block: str, target: Target) -> Any:
+        del sketch, block, target
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer() if callable(self.answer) else self.answer
+
+
+def test_a_rule_that_breaks_a_program_is_named_with_the_block() -> None:
+    with pytest.raises(CheckError, match=r"the rule \S+\.Breaks does not work on block '\w+'.*not legal"):
+        generate(product(), (Twice(), Breaks(), Twice()), native())
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (ZeroDivisionError("by zero"), "it raised ZeroDivisionError: by zero"),
+        (StepError("split is not legal", why="because"), "it raised StepError: split is not legal"),
+        ([3], "it gave 3 where a Sketch was expected"),
+        (3, "it raised TypeError"),
+        ("abc", "it gave 'a' where a Sketch was expected"),
+    ],
+)
+def test_what_goes_wrong_in_a_rule_is_told_with_its_name_and_the_block(answer: Any, said: str) -> None:
+    with pytest.raises(CheckError, match=r"the rule \S+\.Says does not work on block '\w+'") as caught:
+        generate(product(), (Twice(), Says(answer)), native())
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [None, [], ()])
+def test_a_rule_that_has_nothing_to_say_leaves_the_sketch_as_it_is(answer: Any) -> None:
+    assert generate(product(), (Says(answer),), native()) == generate(product(), (), native())
+
+
+def test_a_rule_that_never_ends_its_list_is_cut() -> None:
+    @dataclass(frozen=True)
+    class Endless:
+        def apply(self, sketch: Sketch, block: str, target: Target) -> Any:
+            return repeat(sketch)
+
+    assert len(generate(product(), (Endless(), Endless()), native())) == 1
 
 
 @pytest.mark.parametrize("target", ["native", "avx2", "aarch64"])

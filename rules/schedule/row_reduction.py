@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from pipeline.ir.expr import Var, affine, loads
+from pipeline.ir.expr import Var
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, blocks
 from pipeline.ir.target import Target
-from pipeline.schedule.nest import block_at, find_loop, over_loops
+from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import ComputeAt, DecomposeReduction, Fuse, Parallel, Reorder, Rfactor, Split, Vectorize
+from pipeline.schedule.steps import ComputeAt, Fuse, Parallel, Reorder, Rfactor, Split
 from pipeline.schedule.variables import Tile
+from rules.schedule.innermost import vectorized
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
 
 
@@ -58,7 +59,7 @@ class RowReduction:
                 return []
             sketch = sketch.apply(step)
         for found in every:
-            sketch = _vectorized(sketch, found.name, row)
+            sketch = vectorized(sketch, found.name, row)
         return [sketch.apply(Parallel(row))]
 
     def _pieces(self, sketch: Sketch, reductions: list[Block], target: Target) -> list[Sketch]:
@@ -86,7 +87,7 @@ class RowReduction:
         sketch = sketch.apply(factor)
         partial = f"{block.name}_rf"
         sketch = _outermost(sketch, partial, f"{loop}_0")
-        sketch = _vectorized(sketch, partial, f"{loop}_0")
+        sketch = vectorized(sketch, partial, f"{loop}_0")
         return [sketch.apply(Parallel(f"{loop}_0"))]
 
 
@@ -99,44 +100,3 @@ def _outermost(sketch: Sketch, block: str, loop: str) -> Sketch:
 
 def _plain(block: Block) -> bool:
     return all(isinstance(it.binding, Var) and it.kind != "scan" for it in block.iters) and not block.where
-
-
-def _vectorized(sketch: Sketch, block: str, row: str) -> Sketch:
-    """The innermost loop of a block as a vector, where memory is contiguous along it; the initial value split off."""
-    found, place = block_at(sketch.program, block)
-    inside = [loop for loop in place.loops if loop.kind == "serial" and loop.axes[0].var != row]
-    if inside:
-        last = inside[-1].axes[0]
-        if last.extent != Poly.of(1) and _contiguous(found, last.var):
-            step = Vectorize(last.var)
-            if step.why_not(sketch.program) is None:
-                sketch = sketch.apply(step)
-    if found.combine is not None and found.init is not None:
-        reduced = {n for it in found.iters if it.kind == "reduce" for n, _ in _terms(it.binding)}
-        first = next((loop.axes[0].var for loop in place.loops if loop.axes[0].var in reduced), None)
-        if first is not None and find_loop(sketch.program, first) is not None:
-            sketch = sketch.apply(DecomposeReduction(block, first))
-    return sketch
-
-
-def _contiguous(block: Block, loop: str) -> bool:
-    """Does at least one access step by one element along the loop, and none by more?"""
-    unit = False
-    indices = [load.indices for load in loads(block.value)] + [block.indices]
-    for index in indices:
-        forms = [affine(over_loops(block, i)) for i in index]
-        if any(form is None for form in forms):
-            return False
-        moving = [d for d, form in enumerate(forms) if form is not None and form.coefficient(loop).terms]
-        if not moving:
-            continue
-        last = forms[-1]
-        if moving != [len(forms) - 1] or last is None or last.coefficient(loop) != Poly.of(1):
-            return False
-        unit = True
-    return unit
-
-
-def _terms(binding: object) -> tuple[tuple[str, Poly], ...]:
-    form = affine(binding)  # type: ignore[arg-type]
-    return () if form is None else form.terms

@@ -28,6 +28,8 @@ from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
 
 LARGEST_TILE = 64  # iterations of a middle level
+LARGEST_SUM = 1024  # iterations of a reduced loop inside another one
+UNROLLED = 8  # iterations of a reduced loop that is unrolled
 LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
 
 
@@ -37,8 +39,11 @@ class MultiLevelTiling:
 
     structure  a level for each letter, outermost first: S tiles the spatial loops, R the reduced ones. The first S
                level is what threads share out; the last one, after the last R, is the register tile. Where two Rs
-               follow each other at the end, the inner one is unrolled.
-    rows       the register tile has at most so many vectors of rows
+               follow each other at the end, the inner one is unrolled. Where spatial loops other than those of the
+               register tile lie inside a reduced one (SSRSRS), the tile holds partial sums, which are added to the
+               result: what is read by one iteration of the outer R stays in cache.
+    rows       the register tile has at most so many rows
+    vectors    and so many vectors in each
 
     Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are
     offered both ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
@@ -151,21 +156,20 @@ def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, 
         plan.where[it.var] = names
         if it.extent.value > 1 and spatial_levels > 1 and it is not plan.vector:
             tile.append(Poly.symbol(f"t_{names[-1]}"))
-    unroll = [it for it in plan.reduced if it.extent.value > 1][-1:] if reduce_levels > 1 else []
+    cut = [it for it in plan.reduced if it.extent.value > 1][-1:] if reduce_levels > 1 else []
+    unroll = cut if structure.endswith("RRS") else []
     for it in plan.reduced:
-        loop = _loop(it)
-        if it in unroll:
-            symbol = f"t_{loop}_{reduce_levels - 1}"
-            most = min(8, it.extent.value)
-            sketch = sketch.declare(Tile((symbol,), it.extent.value, (1,), (most,)))
-            names = [f"{loop}_0", f"{loop}_{reduce_levels - 1}"]
-            sketch = sketch.apply(Split(loop, (Poly.symbol(symbol),), tuple(names)))
-            plan.levels.setdefault(("R", 0), []).append(names[0])
-            plan.levels.setdefault(("R", reduce_levels - 1), []).append(names[1])
-            plan.where[it.var] = names
-        else:
-            plan.levels.setdefault(("R", 0), []).append(loop)
-            plan.where[it.var] = [loop]
+        loop, names = _loop(it), [_loop(it)]
+        if it in cut:
+            names = [f"{loop}_{level}" for level in range(reduce_levels)]
+            symbols = tuple(f"t_{name}" for name in names[1:])
+            most = [min(LARGEST_SUM, it.extent.value)] * len(symbols)
+            most[-1] = min(UNROLLED, most[-1]) if unroll else most[-1]
+            sketch = sketch.declare(Tile(symbols, it.extent.value, (1,) * len(symbols), tuple(most)))
+            sketch = sketch.apply(Split(loop, tuple(Poly.symbol(symbol) for symbol in symbols), tuple(names)))
+        for level, name in enumerate(names):
+            plan.levels.setdefault(("R", level), []).append(name)
+        plan.where[it.var] = names
     _order_levels(plan, spatial_levels)
     sketch = sketch.apply(Reorder(tuple(_nest_order(plan, structure))))
     if plan.vector.extent.value > 1 and spatial_levels > 1:
@@ -324,12 +328,12 @@ def _finish(sketch: Sketch, plan: _Plan) -> Sketch:
     first_reduced = plan.levels["R", 0][0]
     sketch = sketch.apply(CacheWrite(plan.block, "local", at))
     sketch = _lanes_last(sketch, plan)
-    sketch = sketch.apply(DecomposeReduction(plan.block, first_reduced))
+    if block_at(sketch.program, plan.block)[0].init is not None:  # a cache of partial sums begins by itself
+        sketch = sketch.apply(DecomposeReduction(plan.block, first_reduced))
     block, _ = block_at(sketch.program, f"{plan.block}_write")
     loops = [f"{plan.block}_w_{d}" for d in range(len(block.indices))]
     sketch = _kinds(sketch, plan, loops)
-    sketch = _epilogue(sketch, f"{plan.block}_write")
-    return sketch.apply(Parallel(outer[0]))
+    return _epilogue(sketch.apply(Parallel(outer[0])), f"{plan.block}_write")
 
 
 def _lanes_last(sketch: Sketch, plan: _Plan) -> Sketch:

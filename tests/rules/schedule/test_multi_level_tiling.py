@@ -35,7 +35,7 @@ from tests.rules.schedule.sketches import (
 from tests.search.spaces import TARGET
 
 RULE = MultiLevelTiling()
-STRUCTURES = ("SR", "SRS", "SSRS", "SSRRS", "SSSRRS")
+STRUCTURES = ("SR", "SRS", "SSRS", "SRRS", "SSRRS", "SSSRRS", "SRSRS", "SSRSRS", "SSRSRRS", "SSRRSRS")
 
 
 def sketches(graph: Graph, rule: MultiLevelTiling = RULE, *constants: str) -> list[tuple[str, Sketch]]:

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hypothesis import settings
 from omegaconf import OmegaConf
 
 from pipeline.cli import conf_folder
+
+# The same examples in every run, so that the gate's answer depends on the code only.
+settings.register_profile("gate", derandomize=True, deadline=None, database=None)
+settings.load_profile("gate")
 
 Compose = Callable[..., dict[str, Any]]
 

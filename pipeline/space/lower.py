@@ -65,6 +65,7 @@ class _Lowering:
         results: dict[int, str] = {}
         for position, (_, number) in enumerate(self.graph.outputs):
             results.setdefault(number, output_name(position))
+        skipped = _only_padded(self.graph)
         for number, node in enumerate(self.graph.nodes):
             role = "output" if number in results else "intermediate"
             match node.op:
@@ -82,6 +83,8 @@ class _Lowering:
                     if number in results:
                         self.copy(number, self.buffer(results[number], node.type.shape, node.type.dtype, "output"))
                     continue
+            if number not in results and number in skipped:
+                continue
             target = self.buffer(results.get(number, f"v{number}"), node.type.shape, node.type.dtype, role)
             self.values[number] = target
             self.operation(number, node, target)
@@ -189,6 +192,8 @@ class _Lowering:
                 self.regions.append(self.nest(name, target, shape, lambda s, _: self.load(inputs[0], tuple(
                     add(mul(i, Const(step)), Const(first))
                     for i, first, step in zip(s, starts, strides, strict=True)))))  # fmt: skip
+            case Pad() if (base := padded_value(self.graph, number)) is not None:
+                self.pad_in_place(name, node, target, base)
             case Pad(low, high, interior, value):
                 del high
                 self.regions.append(self.nest(name, target, shape, lambda s, _: self.padded(
@@ -307,6 +312,28 @@ class _Lowering:
 
         self.regions.append(self.nest(name, target, node.type.shape, value, reduced=reduced,
                                       combine="max" if op.last else "min", init=far))  # fmt: skip
+
+    def pad_in_place(self, name: str, node: Node, target: str, base: int) -> None:
+        """The elements at their place in the padded tensor, so that they can be stored there as they are made, and the
+        border around them, slab by slab."""
+        op = node.op
+        assert isinstance(op, Pad)
+        inner, shape, dtype = self.shape(node.inputs[0]), node.type.shape, node.type.dtype
+        made = self.shape(base)
+        self.regions.append(self.nest(
+            name, target, made, lambda s, _: self.load(base, s),
+            store=lambda s: tuple(
+                add(i, Const(low)) for i, low in zip(_reshape(s, made, inner), op.low, strict=True))))  # fmt: skip
+        fill = Const(_number(op.value, dtype), dtype)
+        for d in range(len(shape)):
+            for first, width in ((0, op.low[d]), (op.low[d] + inner[d], op.high[d])):
+                extents = (*inner[:d], width, *shape[d + 1 :])
+                start = (*op.low[:d], first, *(0 for _ in shape[d + 1 :]))
+                if width:
+                    self.regions.append(self.nest(
+                        f"{name}_border{d}_{first}", target, extents, lambda s, _: fill,
+                        store=lambda s, start=start: tuple(
+                            add(i, Const(at)) for i, at in zip(s, start, strict=True))))  # type: ignore[misc]  # fmt: skip
 
     def padded(self, source: int, s: tuple[Expr, ...], low: Shape, interior: Shape, value: Const) -> Expr:
         if 0 in self.shape(source):
@@ -471,6 +498,34 @@ def _idle(stmt: Stmt) -> bool:
             return True
         stmt = stmt.body
     return False
+
+
+def padded_value(graph: Graph, number: int) -> int | None:
+    """The value, computed in the same graph, whose elements a padding puts in their place; None where it has to look
+    them up instead: it crops, spreads, or pads what comes from outside."""
+    node = graph.nodes[number]
+    op = node.op
+    if not isinstance(op, Pad) or any(op.interior) or any(n < 0 for n in (*op.low, *op.high)):
+        return None
+    base = node.inputs[0]
+    while isinstance(graph.nodes[base].op, Reshape):
+        base = graph.nodes[base].inputs[0]
+    return None if isinstance(graph.nodes[base].op, Input | Constant) else base
+
+
+def _only_padded(graph: Graph) -> frozenset[int]:
+    """Reshapes that nothing but such paddings read."""
+    readers: dict[int, list[int]] = {}
+    for number, node in enumerate(graph.nodes):
+        for source in node.inputs:
+            readers.setdefault(source, []).append(number)
+    found: set[int] = set()
+    for number in range(len(graph.nodes) - 1, -1, -1):
+        if isinstance(graph.nodes[number].op, Reshape) and readers.get(number):
+            users = readers[number]
+            if all(user in found or padded_value(graph, user) is not None for user in users):
+                found.add(number)
+    return frozenset(found)
 
 
 def _affine(map_: AffineMap, variables: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -193,11 +193,21 @@ class _Grouping:
             if math.prod(node.type.shape) != size:
                 return False
         elif isinstance(node.op, Reshape):
-            if not any(isinstance(self.graph.nodes[user].op, Elementwise) for user in self.consumers[number]):
-                return False
-            if isinstance(anchor_node.op, Contract) and not _merges(
-                self.graph.nodes[node.inputs[0]].type.shape, node.type.shape
+            padded = isinstance(anchor_node.op, Contract) and self.only_padded(number)
+            if not padded and not any(
+                isinstance(self.graph.nodes[user].op, Elementwise) for user in self.consumers[number]
             ):
+                return False
+            if (
+                isinstance(anchor_node.op, Contract)
+                and not padded
+                and not _merges(self.graph.nodes[node.inputs[0]].type.shape, node.type.shape)
+            ):
+                return False
+        elif isinstance(node.op, Pad) and isinstance(anchor_node.op, Contract):
+            # a product whose result is wanted with a border is stored inside that border at once
+            alone = self.consumers[node.inputs[0]] == [number] and node.inputs[0] not in self.visible
+            if not alone or any(node.op.interior) or any(n < 0 for n in (*node.op.low, *node.op.high)):
                 return False
         elif isinstance(node.op, MOVES):
             if isinstance(anchor_node.op, Contract | Reduce | ReduceWindow) or len(self.consumers[number]) == 0:
@@ -206,6 +216,11 @@ class _Grouping:
             return False
         outside = [source for source in node.inputs if source not in chosen]
         return not any(self.reaches(source, chosen) for source in outside)
+
+    def only_padded(self, number: int) -> bool:
+        """Is the value read by one padding and nothing else?"""
+        users = self.consumers[number]
+        return len(users) == 1 and isinstance(self.graph.nodes[users[0]].op, Pad) and number not in self.visible
 
     def reaches(self, value: int, chosen: set[int]) -> bool:
         """Does the value depend on a member of the group, groups that exist already taken as a whole?"""

@@ -36,6 +36,8 @@ DISK_ERRORS = frozenset({
     errno.ENAMETOOLONG,
 })  # fmt: skip
 
+SHOW = "Show the configuration with --cfg job"
+
 
 class PlainFormatter(logging.Formatter):
     """The message alone: tracebacks are for the file."""
@@ -77,6 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except KeyboardInterrupt:
         return 130
+    except ValueError as error:
+        # A job hands nothing on but its exit code: this is Hydra, about a choice that is null or a number.
+        print(f"error: {ConfigError(_first_line(error), todo=SHOW)}", file=sys.stderr)
+        return 2
     except (UserError, HydraException, OmegaConfBaseException, OSError) as error:
         mistake = _as_mistake(error)
         if mistake is None:
@@ -97,7 +103,9 @@ def conf_folder() -> Path:
 def job(composed: DictConfig) -> None:
     """One run; every failure is said once, here, and leaves as an exit code."""
     settings = HydraConfig.get()
-    code = _guarded(composed, Path(settings.runtime.output_dir), list(settings.overrides.task))
+    overrides = OmegaConf.to_container(settings.overrides.task, resolve=False)  # ${…} is for the keys, not for the list
+    assert isinstance(overrides, list)
+    code = _guarded(composed, Path(settings.runtime.output_dir), [str(override) for override in overrides])
     if code:
         # A sweep goes on after a failed job; leaving by SystemExit would end it.
         raise JobFailed(code, settings.sweep.dir) if settings.mode == RunMode.MULTIRUN else SystemExit(code)
@@ -181,10 +189,19 @@ def _as_mistake(error: Exception) -> UserError | None:
         case MissingMandatoryValue():
             key = str(error.full_key)
             return ConfigError("missing", where=key, todo=f"Give it a value: {key}=…")
+        case HydraException() if str(error).startswith("Ambiguous value"):
+            todo = "To run each of them add -m; a list is written as [a,b]"
+            return ConfigError(_first_line(error), todo=todo)
         case HydraException() | OmegaConfBaseException():
             cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
             where = getattr(cause, "full_key", None) or ""
-            return ConfigError(_first_line(cause), where=str(where), todo="Show the configuration with --cfg job")
+            return ConfigError(_first_line(cause), where=str(where), todo=SHOW)
+        case MemoryError():
+            return UserError(
+                "this machine has not enough memory",
+                why=_first_line(error),
+                todo="Choose smaller sizes, or a smaller model",
+            )
         case OSError() if error.errno in DISK_ERRORS:
             return UserError(
                 f"cannot write: {error.strerror}",

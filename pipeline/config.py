@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -28,6 +28,7 @@ from pipeline.registry import Component, Registry
 COST_MODEL_IS_GIVEN = ("seed",)
 BUILDER_IS_GIVEN = ("function", "target", "workers", "options")
 RUNNER_IS_GIVEN = ("target",)
+MOST_CORES = 1024  # a thread is started for each
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Part:
 class Settings(BaseModel):
     """A node of the configuration: every key known, every key given, no conversion between types."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class CacheSettings(Settings):
@@ -62,8 +63,8 @@ class TargetSettings(Settings):
     name: str | None
     triple: str | None
     cpu: str | None
-    features: tuple[str, ...] | None
-    cores: PositiveInt | None
+    features: tuple[Annotated[str, Field(pattern=r"^[+-][\w.-]+$")], ...] | None
+    cores: Annotated[int, Field(gt=0, le=MOST_CORES)] | None
     vector_bits: Literal[64, 128, 256, 512, 1024, 2048] | None
     vector_registers: PositiveInt | None
     fma_per_cycle: PositiveFloat | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import sys
 import time
@@ -19,16 +20,19 @@ from pipeline.codegen.assemble import assemble
 from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.build import build_kernel, emit_kernel
 from pipeline.codegen.llvm.compile import assembly
+from pipeline.codegen.llvm.known_target import refuse_unknown
 from pipeline.codegen.llvm.link import link
 from pipeline.config import Config
-from pipeline.errors import PipelineError
+from pipeline.errors import CheckError, PipelineError, UserError
 from pipeline.frontend.workloads.inputs import inputs
 from pipeline.frontend.workloads.workload import Workload
-from pipeline.ir.graph import Graph
+from pipeline.ir.graph import Graph, Input
+from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.target import Target
-from pipeline.measurement.host import fingerprint
+from pipeline.measurement.host import detect_host, fingerprint, memory_of_host
 from pipeline.measurement.peak import Peak, measure_peak
+from pipeline.measurement.protocol import Builder, Runner
 from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
 from pipeline.report.compare import compare, difference
@@ -37,6 +41,7 @@ from pipeline.report.peers.onnxruntime import OnnxRuntime
 from pipeline.report.peers.peer import Peer, PeerModel
 from pipeline.report.summary import Latency, Machine, MaxError, PeerSummary, Summary, TaskSummary, write_summary
 from pipeline.runtime.artifact import save
+from pipeline.runtime.cpu_features import refuse_target
 from pipeline.runtime.session import Session
 from pipeline.schedule.rule import Rule
 from pipeline.search.cost_model import CostModel
@@ -71,6 +76,7 @@ class Run:
     def all(self) -> Summary:
         workload: Workload = self._part(Workload, self.config.workload, "workload")
         model = workload.build(self.config.seed)
+        refuse_too_large(model, memory_of_host())
         target, peak = self._target()
         graph = self._rewritten(model)
         parts = partition(graph)
@@ -106,7 +112,10 @@ class Run:
 
     def _target(self) -> tuple[Target, Peak]:
         """The target, with the limits that were measured just now: the model's clock is the one that sustains them."""
-        target = self.config.target.resolve()
+        target, here = self.config.target.resolve(), detect_host()
+        refuse_target(target)
+        if (target.triple, target.cpu, target.features) != (here.triple, here.cpu, here.features):
+            refuse_unknown(target)
         peak = measure_peak(target)
         clock = target.clock_ghz * peak.gflops / target.peak_gflops()
         return replace(target, clock_ghz=clock, bandwidth_gbs=peak.bandwidth_gbs), peak
@@ -114,7 +123,7 @@ class Run:
     def _rewritten(self, graph: Graph) -> Graph:
         for number, component in enumerate(self.config.rules.graph):
             rule: GraphRule = self._part(GraphRule, component, f"rules.graph[{number}]")
-            graph = rule.apply(graph)
+            graph = rewritten(rule, graph, f"rules.graph[{number}]")
         return graph
 
     def _tuned(self, parts: Partition, target: Target, store: Store) -> tuple[Tuner, list[Kernel]]:
@@ -133,10 +142,10 @@ class Run:
             search.candidates, config.measurement.finalists, config.measurement.rounds,
         )  # fmt: skip
         builder = self._part(
-            object, config.measurement.builder, "measurement.builder", function=build_kernel, target=target,
+            Builder, config.measurement.builder, "measurement.builder", function=build_kernel, target=target,
             workers=config.measurement.workers or target.cores, options={},
         )  # fmt: skip
-        runner = self._part(object, config.measurement.runner, "measurement.runner", target=target)
+        runner = self._part(Runner, config.measurement.runner, "measurement.runner", target=target)
         with builder, runner, Progress(sys.stderr, trials=search.trials, seconds=search.seconds) as progress:
             tuner = Tuner(
                 states, builder=builder, runner=runner, store=store,
@@ -165,7 +174,8 @@ class Run:
             raise PipelineError(
                 "no candidate of a task works",
                 where=state.task.name,
-                why="; ".join(state.details[-3:]) or "none was proposed",
+                why="; ".join(dict.fromkeys(_last_line(detail) for detail in state.details[-9:]))
+                or "none was proposed",
                 todo="This is a defect of the code generator or of a rule: please report it with pipeline.log",
             )
         return kernel
@@ -274,6 +284,37 @@ class Run:
         return self.config.plugins.build(role, component, where, **given)
 
 
+def refuse_too_large(model: Graph, memory: int) -> None:
+    """Raises a `UserError` where the values that a check must hold at once, in float64, exceed the memory in bytes."""
+    ends = {number for _, number in model.outputs}
+    sizes = [math.prod(node.type.shape) for node in model.nodes]
+    kept = sum(size for n, size in enumerate(sizes) if n in ends or isinstance(model.nodes[n].op, Input))
+    needed = 8 * max([kept, *sizes])
+    if needed > memory:
+        raise UserError(
+            "the model is too large for this machine",
+            where="workload",
+            why=f"its inputs and outputs, or one value of it, take {needed / 2**30:,.1f} GiB in float64, "
+            f"and this machine has {memory / 2**30:,.1f} GiB",
+            todo="Choose smaller sizes",
+        )
+
+
+def rewritten(rule: GraphRule, graph: Graph, where: str) -> Graph:
+    """The graph after one rule; whatever goes wrong in it, a user's rule say, is told with its name."""
+    name = f"{type(rule).__module__}.{type(rule).__qualname__}"
+    try:
+        made = rule.apply(graph)
+        if not isinstance(made, Graph):
+            raise TypeError(f"it gave {made!r:.60} where a Graph was expected")
+        check(made)
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error).rstrip('.') or 'no message'}"
+        todo = "Correct the rule, or take it out of the configuration"
+        raise CheckError(f"the rule {name} does not work on this model", where=where, why=said, todo=todo) from error
+    return made
+
+
 def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 1000) -> list[float]:
     """Milliseconds of each of many calls, after a warm-up."""
     for _ in range(3):
@@ -301,3 +342,10 @@ def _shown(progress: Progress) -> Callable[[Report], None]:
 
 def _silent(report: Report) -> None:
     del report
+
+
+def _last_line(text: str) -> str:
+    """Of a traceback, what it says; the whole of it is in the store."""
+    kind, colon, rest = text.partition(": ")
+    lines = rest.strip().splitlines()
+    return f"{kind}{colon}{lines[-1].strip()}" if lines else text

@@ -68,7 +68,7 @@ def dotted(where: str, loc: Sequence[object]) -> str:
 
 def _without_branches(loc: Sequence[int | str]) -> tuple[int | str, ...]:
     """The path without the names that pydantic puts in for the branches of a union."""
-    return tuple(part for part in loc if part not in BRANCHES)
+    return tuple(part for part in loc if part not in BRANCHES and not ("[" in str(part) and str(part).endswith("]")))
 
 
 def _shown(value: object) -> str:

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import pkgutil
+import traceback
 import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, is_dataclass
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from pipeline.errors import ConfigError, listed
+from pipeline.errors import ConfigError, PipelineError, listed
 from pipeline.explain import did_you_mean, dotted, explain, unknown
 
 OWN_PACKAGES = ("pipeline", "rules")
@@ -89,7 +90,17 @@ class Registry:
         make = self.find(component.class_path, where)
         arguments = self._bind(make, component.arguments, where, frozenset(given), build=True)
         offered = {name: value for name, value in given.items() if _takes(make, name)}
-        made = make(**arguments, **offered)
+        try:
+            made = make(**arguments, **offered)
+        except PipelineError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"'{component.class_path}' cannot be made",
+                where=where,
+                why=_said(error),
+                todo="Check its arguments here, and its constructor",
+            ) from error
         missing = _missing(role, made)
         if missing:
             raise ConfigError(
@@ -188,8 +199,12 @@ def _import(module_path: str, class_path: str, where: str) -> ModuleType:
         path = ".".join(parts[:end])
         try:
             spec = importlib.util.find_spec(path)
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name is None or not (path == error.name or path.startswith(error.name + ".")):
+                raise _not_importable(path, where, error) from error
             spec = None
+        except Exception as error:  # what a user's package says while it is imported can be anything
+            raise _not_importable(path, where, error) from error
         if spec is None:
             if end == 1:
                 raise ConfigError(
@@ -203,10 +218,25 @@ def _import(module_path: str, class_path: str, where: str) -> ModuleType:
             raise unknown(f"module in {parent.__name__} named", parts[end - 1], siblings, where)
     try:
         return importlib.import_module(module_path)
-    except ImportError as error:
-        raise ConfigError(
-            f"'{module_path}' cannot be imported", where=where, why=str(error), todo="Install what it needs"
-        ) from error
+    except Exception as error:
+        raise _not_importable(module_path, where, error) from error
+
+
+def _not_importable(path: str, where: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"'{path}' cannot be imported",
+        where=where,
+        why=_said(error),
+        todo="Install what it needs" if isinstance(error, ImportError) else "Correct that module",
+    )
+
+
+def _said(error: Exception) -> str:
+    """The error's kind and first line, and the line of code that raised it."""
+    text = str(error).strip().partition("\n")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}" + ("" if isinstance(error, SyntaxError) else at)
 
 
 def _takes(make: Callable[..., Any], name: str) -> bool:
@@ -218,7 +248,7 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of the arguments of a class or function, resolved where they can be."""
     function = make.__init__ if inspect.isclass(make) else make  # type: ignore[misc]
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(function, include_extras=True)  # Annotated: a bound
     except NameError:
         # A name that exists only for the type checker: the constructor has the last word on these arguments.
         return {}
@@ -227,7 +257,7 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
 def _validated(value: object, hint: Any, where: str) -> Any:
     """`value` (plain data) as the annotation wants it; strict, but a list may be a tuple, and a dict a dataclass."""
     try:
-        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
     except PydanticUserError:
         adapter = TypeAdapter(hint)  # dataclasses and models bring a configuration of their own
     try:

@@ -39,6 +39,13 @@ def test_a_valid_configuration_is_accepted_and_frozen(plain: dict[str, Any]) -> 
         ("search.trials", 1.5, ["search.trials:", "1.5 (float)"]),
         ("search.seconds", -3.0, ["search.seconds:", "-3.0"]),
         ("search.batch", None, ["search.batch:", "None"]),
+        ("search.seconds", float("inf"), ["search.seconds:", "inf", "finite"]),
+        ("search.min_gain", float("nan"), ["search.min_gain:", "nan", "finite"]),
+        ("target.cores", 1_000_000, ["target.cores:", "1000000", "1024"]),
+        ("target.features", ["avx2"], ["target.features[0]:", "'avx2'", "[+-]"]),
+        ("measurement.runner.timeout_s", 0.0, ["measurement.runner.timeout_s:", "greater than 0"]),
+        ("measurement.builder.memory_mb", -1, ["measurement.builder.memory_mb:", "greater than 0"]),
+        ("measurement.runner.policy", {"samples": 0}, ["measurement.runner.policy.samples:", "greater than 0"]),
         ("target.vector_bits", 300, ["target.vector_bits:", "300", "256"]),
         ("target.kind", "tpu", ["target.kind:", "'tpu'", "'cpu'"]),
         ("target.caches", [{"level": "I", "size": 1, "ways": 1, "shared_by": 1}], ["target.caches[0].level:", "'I'"]),
@@ -138,3 +145,12 @@ def test_the_native_target_is_this_machine_with_what_is_given_in_its_place(plain
 def test_a_target_that_is_not_this_machine_must_be_complete(plain: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"detect: false.*vector_registers"):
         parse(changed(plain, "target.detect", False))
+
+
+def test_a_value_that_fits_no_branch_of_a_union_is_named_once(plain: dict[str, Any]) -> None:
+    path = "pipeline.frontend.onnx.model.OnnxModel"
+    plain["workload"] = {"_target_": path, "path": "m.onnx", "shapes": {"batch": "one"}}
+    with pytest.raises(ConfigError) as caught:
+        parse(plain)
+    assert "workload.shapes.batch: 'one' (str)" in str(caught.value)
+    assert "Also wrong" not in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import random
 import re
 import shlex
@@ -12,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import pytest
 
 from pipeline import engine
 from pipeline.config import parse
+from pipeline.errors import CheckError, UserError
+from pipeline.ir.graph import Graph
 from pipeline.report.summary import Summary
 from pipeline.runtime.session import Session
 from pipeline.store.store import Store
@@ -226,3 +230,53 @@ def test_the_rule_of_the_readme_changes_the_space_and_is_used_by_a_run(tmp_path:
     assert told["verified"]
     unrolled = [json.loads(record.sketch)[-1] for record in records(tmp_path).values()]
     assert any(step["kind"] == "Unroll" and "loop" in step for step in unrolled), "none of its sketches was measured"
+
+
+@pytest.mark.parametrize("given", [{"n": 10**20}, {"n": 10**6, "m": 10**6}, {"k": 10**12}])
+def test_a_model_that_no_memory_holds_is_a_mistake_of_the_user(
+    given: dict[str, int], here: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="too large for this machine"):
+        here(*(f"workload.{name}={size}" for name, size in given.items()))
+    assert not (tmp_path / "run" / "artifact").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("target=aarch64", "this machine cannot run code for the target|LLVM does not know|lacks features"),
+        ("target.triple=nowhere-at-all", "this machine cannot run code for the target"),
+        ("target.features=[+telepathy]", "has no telepathy"),
+        ("target.cpu=z80", "'z80' is not a recognized processor"),
+    ],
+)
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the first may be this machine")
+def test_a_target_that_this_machine_cannot_run_is_a_mistake_of_the_user(override: str, said: str, here: Run) -> None:
+    with pytest.raises(UserError, match=said):
+        here(override)
+
+
+@dataclass(frozen=True)
+class GraphSays:
+    """A graph rule that gives or raises the same for every graph."""
+
+    answer: object
+
+    def apply(self, graph: Graph) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (ValueError("no luck"), "ValueError: no luck"),
+        (None, "it gave None where a Graph was expected"),
+        (Graph((), (("y", 3),), {}), "the graph is not legal"),
+    ],
+)
+def test_what_goes_wrong_in_a_graph_rule_is_told_with_its_name(answer: object, said: str) -> None:
+    with pytest.raises(CheckError, match=r"rules\.graph\[2\]: the rule \S+\.GraphSays does not work") as caught:
+        engine.rewritten(GraphSays(answer), Graph((), (), {}), "rules.graph[2]")
+    assert said in str(caught.value)

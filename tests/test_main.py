@@ -140,6 +140,9 @@ def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(
         ("seed=???", ["seed: missing", "seed=…"]),
         ("seed=[", ["not an override"]),
         ("seed=${nowhere}", ["nowhere"]),
+        ("search=null", ["must be a string"]),
+        ("target=7", ["must be a string"]),
+        ("seed=1,2", ["Ambiguous value", "add -m"]),
     ],
 )
 def test_a_mistake_is_one_clear_error_with_exit_code_2(
@@ -150,6 +153,7 @@ def test_a_mistake_is_one_clear_error_with_exit_code_2(
     for word in words:
         assert word in said
     assert said.count("error: ") == 1
+    assert len(said.splitlines()) == 1
     assert "Traceback" not in said
     assert not runs
 

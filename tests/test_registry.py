@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -120,3 +121,35 @@ def test_a_class_that_lacks_what_the_role_demands_is_refused(outsider: str) -> N
 def test_an_argument_of_the_wrong_type_is_refused(outsider: str, value: object) -> None:
     with pytest.raises(ConfigError, match=r"s\.population: .*integer"):
         Registry((outsider,)).check(component(f"{outsider}.Strategy", population=value), "s")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import absent_of_all", "ModuleNotFoundError: No module named 'absent_of_all'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def broken(:", "SyntaxError"),
+        ("from sys import absent", "ImportError: cannot import name 'absent'"),
+    ],
+)
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_is_wrong_in_a_module_of_the_user_is_told(
+    code: str, said: str, deep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{abs(hash((str(tmp_path), code, deep))):x}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("" if deep else code)
+    (tmp_path / name / "rule.py").write_text(code if deep else "class Mine: ...")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        Registry((name,)).check(component(f"{name}.rule.Mine"), "rules.extra[0]")
+    assert f"rules.extra[0]: '{name}" in str(caught.value) and "cannot be imported" in str(caught.value)
+    assert said in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_a_constructor_that_raises_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"raising_{abs(hash(str(tmp_path))):x}"
+    (tmp_path / f"{name}.py").write_text("class Mine:\n    def __init__(self, n: int): raise ValueError(f'bad {n}')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"rules\.extra\[0\]: '{name}\.Mine' cannot be made\. ValueError: bad 3"):
+        Registry((name,)).build(object, component(f"{name}.Mine", n=3), "rules.extra[0]")

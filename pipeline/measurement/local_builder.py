@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.ir.target import Target
@@ -37,9 +40,9 @@ class LocalBuilder:
         function: Callable[..., Kernel] | str,
         target: Target,
         *,
-        workers: int,
-        timeout_s: float = 20.0,
-        memory_mb: int = 4096,
+        workers: Annotated[int, Gt(0)],
+        timeout_s: Annotated[float, Gt(0)] = 20.0,
+        memory_mb: Annotated[int, Gt(0)] = 4096,
         options: Mapping[str, object] | None = None,
     ) -> None:
         self._function, self._target, self._timeout_s = dotted(function), target, timeout_s

@@ -6,6 +6,9 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Gt
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.ir.target import Target
@@ -29,8 +32,8 @@ class LocalRunner:
         target: Target,
         policy: SamplingPolicy,
         *,
-        timeout_s: float = 20.0,
-        memory_mb: int = 4096,
+        timeout_s: Annotated[float, Gt(0)] = 20.0,
+        memory_mb: Annotated[int, Gt(0)] = 4096,
     ) -> None:
         self._policy, self._timeout_s = policy, timeout_s
         self._folder = tempfile.TemporaryDirectory(prefix="muschedule-", ignore_cleanup_errors=True)

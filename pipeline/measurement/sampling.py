@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt
 
 # Nanoseconds of one run: `repeats` samples, each the mean of `inner` runs in a row.
 Clock = Callable[[int, int], tuple[float, ...]]
@@ -20,11 +23,11 @@ class SamplingPolicy:
     flush_cache    empty the caches before each sample, which then holds one run
     """
 
-    warmup: int = 2
-    samples: int = 7
-    min_sample_ms: float = 2.0
-    cut_factor: float = 3.0
-    max_seconds: float = 2.0
+    warmup: Annotated[int, Ge(0)] = 2
+    samples: Annotated[int, Gt(0)] = 7
+    min_sample_ms: Annotated[float, Ge(0)] = 2.0
+    cut_factor: Annotated[float, Gt(0)] = 3.0
+    max_seconds: Annotated[float, Gt(0)] = 2.0
     flush_cache: bool = False
 
 

@@ -48,5 +48,31 @@ def refuse_unfit(triple: str, features: Iterable[str], where: str) -> None:
         )
 
 
+def refuse_target(target: Target) -> None:
+    """Raises a `UserError` when this machine cannot run, and so not measure, code for the target."""
+    here = llvm.get_process_triple()
+    if (_architecture(target.triple), _system(target.triple)) != (_architecture(here), _system(here)):
+        raise UserError(
+            "this machine cannot run code for the target, and every candidate is run and checked",
+            where=f"target {target.name}",
+            why=f"it is {target.triple} and this machine is {here}",
+            todo="Run on such a machine, or choose target=native",
+        )
+    present = llvm.get_host_cpu_features()
+    missing = [name for name in needed(target) if not present.get(name, False)]
+    if missing:
+        raise UserError(
+            "this CPU lacks features of the target, and every candidate is run and checked",
+            where=f"target {target.name}",
+            why=f"{llvm.get_host_cpu_name()} has no {', '.join(missing)}",
+            todo="Take them out of target.features, or choose target=native",
+        )
+
+
 def _architecture(triple: str) -> str:
     return triple.split("-")[0].replace("arm64", "aarch64").replace("amd64", "x86_64")
+
+
+def _system(triple: str) -> str:
+    found = next((name for name in ("linux", "windows", "darwin", "macos") if name in triple), "")
+    return found.replace("macos", "darwin")

@@ -224,3 +224,30 @@ def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
 def test_a_model_describes_itself_by_file_and_sizes() -> None:
     assert OnnxModel("a/m.onnx", {"batch": 2}).describe() == "a/m.onnx with batch=2"
     assert OnnxModel("a/m.onnx").describe() == "a/m.onnx"
+
+
+def test_a_model_without_outputs_is_refused(tmp_path: Path) -> None:
+    model = linear()
+    del model.graph.output[:]
+    assert "the model has no outputs" in message(saved(model, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["y", "x", "w"])
+def test_a_value_that_is_made_twice_is_named(tmp_path: Path, name: str) -> None:
+    model = linear()
+    model.graph.node.append(helper.make_node("Relu", ["x"], [name]))
+    assert f"value {name} is made twice" in message(saved(model, tmp_path))
+
+
+def test_a_stored_tensor_of_negative_size_is_damaged(tmp_path: Path) -> None:
+    model = linear()
+    model.graph.initializer[0].dims[0] = -64
+    assert "a dimension is negative" in message(saved(model, tmp_path))
+
+
+def test_external_data_at_no_number_are_damaged(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    next(e for e in model.graph.initializer[0].external_data if e.key == "offset").value = "here"
+    Path(path).write_bytes(model.SerializeToString())
+    assert "where its data lie is damaged" in message(path)

@@ -86,7 +86,11 @@ def load_external(model: ModelProto, path: Path) -> None:
         if not file.is_file():
             missing[entries.get("location", "")] = missing.get(entries.get("location", ""), 0) + 1
             continue
-        end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        try:
+            end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+        except ValueError as error:
+            where = f"{path}: tensor {tensor.name}"
+            raise ModelError("where its data lie is damaged", where=where, why=str(error), todo=EXPORT_AGAIN) from error
         if end > file.stat().st_size:
             raise ModelError(
                 "external data are truncated",

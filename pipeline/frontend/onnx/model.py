@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from pipeline.errors import ModelError
 from pipeline.frontend.onnx import (
@@ -32,7 +32,7 @@ from pipeline.frontend.onnx import (
 )
 from pipeline.frontend.onnx.dimensions import bind, declared
 from pipeline.frontend.onnx.dtypes import dtype_of
-from pipeline.frontend.onnx.importer import Environment, Frame, Importer, functions_of, plain
+from pipeline.frontend.onnx.importer import Environment, Frame, Importer, functions_of, place, plain
 from pipeline.frontend.onnx.inventory import Inventory
 from pipeline.frontend.onnx.liveness import needed
 from pipeline.frontend.onnx.load import load
@@ -82,6 +82,7 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     inventory.scan(needed(model.graph.node, outputs)[0], opsets)
     inventory.refuse(where)
     check_values(given, model.graph.output, where)
+    check_definitions(model.graph, where)
     if model.graph.sparse_initializer:
         raise ModelError("sparse tensors are not supported", where=where, todo="Export the model with dense tensors")
     bound = bind([declared(info) for info in given], shapes, where)
@@ -127,3 +128,20 @@ def check_values(inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoPr
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ModelError(f"two {what} are called {twice[0]}", where=where, todo="Export the model again")
+
+
+def check_definitions(graph: GraphProto, where: str) -> None:
+    """There is something to compute, and every value is made once."""
+    if not graph.output:
+        raise ModelError("the model has no outputs", where=where, todo="Export the model with the outputs you need")
+    made = {value.name for value in (*graph.input, *graph.initializer)}
+    for number, node in enumerate(graph.node):
+        for name in filter(None, node.output):
+            if name in made:
+                raise ModelError(
+                    f"value {name} is made twice",
+                    where=place(node, number, where),
+                    why="each name of an ONNX graph stands for one value",
+                    todo="The file is damaged: export it again",
+                )
+            made.add(name)

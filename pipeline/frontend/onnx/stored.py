@@ -14,6 +14,8 @@ def stored_array(tensor: TensorProto, where: str) -> tuple[np.ndarray, DType]:
     """The elements and the dtype; a ModelError where the type is not supported or the data do not fill the shape."""
     dtype = dtype_of(tensor.data_type, where)
     try:
+        if any(dim < 0 for dim in tensor.dims):
+            raise ValueError("a dimension is negative")
         return numpy_helper.to_array(tensor), dtype
     except (ValueError, TypeError) as error:
         raise ModelError(

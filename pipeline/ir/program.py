@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
+from pipeline.ir.annotation import Annotation
 from pipeline.ir.expr import Const, Expr, Load, bind_sizes, loads, map_children
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
@@ -51,11 +52,17 @@ class Loop:
     The iterations of parallel, blockIdx and threadIdx loops may run at the same time: none may touch an element that
     another writes. Threads meet between nests: what one nest of threadIdx loops wrote into shared memory, the next may
     read in any thread.
+
+    annotations   what the code generator may make use of, by name (see `annotation`)
     """
 
     axes: tuple[Axis, ...]
     body: Stmt
     kind: LoopKind = "serial"
+    annotations: tuple[Annotation, ...] = ()
+
+    def annotation(self, key: str) -> int | str | None:
+        return dict(self.annotations).get(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +239,9 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
 
     def visit(stmt: Stmt) -> Stmt:
         match stmt:
-            case Loop(axes, body, kind):
+            case Loop(axes, body):
                 bound = tuple(Axis(axis.var, axis.extent.substitute(numbers)) for axis in axes)
-                return Loop(bound, visit(body), kind)
+                return replace(stmt, axes=bound, body=visit(body))
             case Alloc(buffer, body):
                 return Alloc(shape(buffer), visit(body))
             case Seq(body):

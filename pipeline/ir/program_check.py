@@ -13,6 +13,7 @@ from typing import assert_never
 import numpy as np
 
 from pipeline.errors import CheckError
+from pipeline.ir.annotation import wrong
 from pipeline.ir.expr import Const, Expr, Load, Op, Size, dtype_of, loads, variables, walk
 from pipeline.ir.graph import DType, Elementwise, TensorType
 from pipeline.ir.graph_types import INTEGERS, infer, numpy_dtype
@@ -262,6 +263,35 @@ def vectorized_loops_are_innermost(program: Program) -> Iterator[str]:
                     yield f"loop {stmt.axes[0].var} is inside the vectorized loop {outer.axes[0].var}"
 
 
+def annotations_are_known(program: Program) -> Iterator[str]:
+    """Each has a meaning, is there once, and is on a loop that it can be true of."""
+    for loop in all_loops(program):
+        name = f"loop {loop.axes[0].var if loop.axes else ''}"
+        for key, value in loop.annotations:
+            if (reason := wrong(key, value)) is not None:
+                yield f"{name}: {reason}"
+            if loop.kind != "serial" or len(loop.axes) != 1:
+                yield f"{name} has the annotation {key}, but is no serial loop of one axis"
+        counts = Counter(key for key, _ in loop.annotations)
+        yield from (f"{name} has {count} annotations {key}" for key, count in counts.items() if count > 1)
+
+
+def units_are_whole(program: Program) -> Iterator[str]:
+    """The loops of a unit are one perfect nest of known extents, the innermost one around a single block."""
+    for stmt, around, _ in placed(program):
+        if not isinstance(stmt, Loop) or (head := stmt.annotation("blockize")) is None:
+            continue
+        outer = around[-1] if around else None
+        first = stmt.axes[0].var == head
+        if not first and not (isinstance(outer, Loop) and outer.annotation("blockize") == head):
+            yield f"loop {stmt.axes[0].var} belongs to the unit {head}, but the loop around it does not"
+        below = stmt.body
+        if not isinstance(below, Block) and not (isinstance(below, Loop) and below.annotation("blockize") == head):
+            yield f"the body of loop {stmt.axes[0].var}, of the unit {head}, is neither its next loop nor a block"
+        if not all(axis.extent.is_constant for axis in stmt.axes):
+            yield f"the extent of loop {stmt.axes[0].var}, of the unit {head}, is not a number"
+
+
 def roles_are_kept(program: Program) -> Iterator[str]:
     """Inputs and constants are never written, packed buffers only by the prologue, which reads nothing but constants,
     packed and its own buffers; every output and packed buffer is written."""
@@ -293,6 +323,8 @@ CHECKS: tuple[Check, ...] = (
     blocks_combine_over_reduced_iterations_only,
     parallel_loops_are_outermost,
     vectorized_loops_are_innermost,
+    annotations_are_known,
+    units_are_whole,
     roles_are_kept,
 )
 

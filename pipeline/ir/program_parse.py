@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Literal, TypeVar, cast, get_args
 
+from pipeline.ir.annotation import Annotation
 from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
@@ -249,7 +250,8 @@ class Parser:
             if len(extents) != len(names):
                 raise ParseError(at.line, at.column, f"{len(names)} extents", f"{len(extents)}")
             axes = tuple(Axis(name, extent) for name, extent in zip(names, extents, strict=True))
-            return Loop(axes, self.inside(), kind)
+            notes = self.annotations() if self.accept("with") else ()
+            return Loop(axes, self.inside(), kind, notes)
         if self.accept("alloc"):
             buffer = self.allocated()
             return Alloc(buffer, self.inside())
@@ -261,6 +263,17 @@ class Parser:
             self.newline()
             return None
         raise self.fail("a statement (for, alloc, block, seq, pass)")
+
+    def annotations(self) -> tuple[Annotation, ...]:
+        found: list[Annotation] = []
+        while not found or self.accept(","):
+            key = self.name("an annotation")
+            self.expect("=")
+            number = self.token.kind == "number" and self.token.text.isdigit()
+            if not number and self.token.kind != "string":
+                raise self.fail("a whole number or a string")
+            found.append((key, int(self.next().text) if number else self.name("a string")))
+        return tuple(found)
 
     def loop_kind(self) -> LoopKind:
         at = self.token

@@ -11,6 +11,8 @@
                         spatial i in range(100) = i0*{t} + i1
                         y[i] = x[i] * 2.0:float32
 
+The annotations of a loop follow it: `for i in serial(16) with prefetch=4:`.
+
 A size is a polynomial in braces. A dtype follows a colon where it is not the natural one: int64 for an integer, bool
 for true and false, the declared one for a load, that of the operands for a function. Names that are not plain are in
 double quotes.
@@ -147,7 +149,9 @@ def _statement(stmt: Stmt, indent: str, dtypes: dict[str, DType]) -> Iterator[st
             yield from _sequence(stmt, indent + INDENT, dtypes)
         case Loop(axes, body, kind):
             names = ", ".join(name_text(axis.var) for axis in axes)
-            yield f"{indent}for {names}{' ' if axes else ''}in {kind}({polys_text(axis.extent for axis in axes)}):"
+            extents = polys_text(axis.extent for axis in axes)
+            notes = ", ".join(f"{name_text(key)}={json.dumps(value)}" for key, value in stmt.annotations)
+            yield f"{indent}for {names}{' ' if axes else ''}in {kind}({extents}){' with ' if notes else ''}{notes}:"
             yield from _inside(body, indent + INDENT, dtypes)
         case Alloc(buffer, body):
             dtypes[buffer.name] = buffer.dtype

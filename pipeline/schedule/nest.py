@@ -158,9 +158,26 @@ def find_buffer(program: Program, name: str) -> Buffer | None:
 
 def no_room(loop: Loop) -> str | None:
     """Why no loops can be put into a loop."""
+    if (unit := loop.annotation("blockize")) is not None:
+        return f"loop {loop.axes[0].var} is part of the unit {unit}, which stays whole: choose a loop around it"
     if loop.kind != "vectorized":
         return None
     return f"loop {loop.axes[0].var} is vectorized, and nothing but lanes fits in it: choose a loop around it"
+
+
+def settled(loop: Loop, what: str) -> str | None:
+    """Why a loop is not changed any more: its annotations are about the loop as it is."""
+    name = loop.axes[0].var
+    if (unit := loop.annotation("blockize")) is not None:
+        return f"loop {name} is part of the unit {unit}, which stays whole: it cannot be {what}"
+    if loop.annotations:
+        return f"loop {name} has the annotation {loop.annotations[0][0]}: it has to be {what} before that"
+    return None
+
+
+def in_unit(place: Place) -> str | None:
+    """Why a block is not moved: it is in a unit."""
+    return next((settled(loop, "taken apart") for loop in place.loops if loop.annotation("blockize") is not None), None)
 
 
 def no_buffer(program: Program, name: str) -> str | None:

@@ -80,12 +80,15 @@ def any_programs() -> st.SearchStrategy[Program]:
     buffers = st.builds(Buffer, NAMES, st.lists(polys, max_size=several).map(tuple), st.sampled_from(DTYPES),
                         st.sampled_from(get_args(Scope)), st.sampled_from(get_args(Role)))  # fmt: skip
 
+    notes = st.lists(st.tuples(NAMES, st.integers(0, 99) | NAMES), max_size=several).map(tuple)
+
     def above(inner: st.SearchStrategy[Stmt]) -> st.SearchStrategy[Stmt]:
         return (
-            st.builds(Loop, st.lists(axes, max_size=several).map(tuple), inner, st.sampled_from(get_args(LoopKind)))
+            st.builds(Loop, st.lists(axes, max_size=several).map(tuple), inner,
+                      st.sampled_from(get_args(LoopKind)), notes)
             | st.builds(Alloc, buffers, inner)
             | st.lists(inner, max_size=several).map(lambda body: Seq(tuple(body)))
-        )
+        )  # fmt: skip
 
     stmts: st.SearchStrategy[Stmt] = st.recursive(blocks, above, max_leaves=2)
     regions = st.lists(stmts, max_size=1).map(lambda body: Seq(tuple(body)))

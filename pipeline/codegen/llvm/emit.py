@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from pipeline.codegen.llvm.emit_block import BlockEmitter
+from pipeline.codegen.llvm.emit_prefetch import PrefetchEmitter
 from pipeline.codegen.llvm.emit_state import Lanes, Place, Sink, neutral_value, row_major, written
 from pipeline.codegen.llvm.ir_builder import (
     MEMORY_TYPE,
@@ -27,7 +27,7 @@ COPIES = 24  # how often one block may be copied by splitting loops at their rag
 
 
 @dataclass(slots=True)
-class Emitter(BlockEmitter):
+class Emitter(PrefetchEmitter):
     """Statements: loops, allocations, regions."""
 
     def region(self, stmt: Stmt) -> None:
@@ -54,6 +54,11 @@ class Emitter(BlockEmitter):
             case Loop(axes, body, kind):
                 if any(axis.extent.value == 0 for axis in axes):
                     return
+                name = stmt.annotation("tensorize")
+                if isinstance(name, str) and self.tensorized(stmt, name):
+                    return
+                if isinstance(distance := stmt.annotation("prefetch"), int):
+                    self.ahead[axes[0].var] = distance
                 if kind == "vectorized":
                     self.vectorized(stmt)
                 elif kind == "unrolled":
@@ -184,10 +189,15 @@ class Emitter(BlockEmitter):
             literal(first, "i64"),
             literal(last, "i64"),
             lambda index: self.bind(
-                var, self.term(index, (first, last - 1)), (first, last - 1), lambda: self.statement(body)
+                var, self.term(index, (first, last - 1)), (first, last - 1), lambda: self.iteration(var, body)
             ),
             written(body),
         )
+
+    def iteration(self, var: str, body: Stmt) -> None:
+        if var in self.ahead:
+            self.prefetch(var, body)
+        self.statement(body)
 
     def unrolled(self, axes: list[Axis], body: Stmt) -> None:
         if not axes:

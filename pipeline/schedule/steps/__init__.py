@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.schedule.steps.annotate import Annotate
+from pipeline.schedule.steps.blockize import Blockize
 from pipeline.schedule.steps.cache_read import CacheRead
 from pipeline.schedule.steps.cache_write import CacheWrite
 from pipeline.schedule.steps.compute_at import ComputeAt
@@ -18,12 +20,15 @@ from pipeline.schedule.steps.reverse_inline import ReverseInline
 from pipeline.schedule.steps.rfactor import Rfactor
 from pipeline.schedule.steps.set_scope import SetScope
 from pipeline.schedule.steps.split import Split
+from pipeline.schedule.steps.tensorize import Tensorize
 from pipeline.schedule.steps.transform_layout import TransformLayout
 from pipeline.schedule.steps.unroll import Unroll
 from pipeline.schedule.steps.vectorize import Vectorize
 
 Step = (
-    CacheRead
+    Annotate
+    | Blockize
+    | CacheRead
     | CacheWrite
     | ComputeAt
     | DecomposeReduction
@@ -39,6 +44,7 @@ Step = (
     | Rfactor
     | SetScope
     | Split
+    | Tensorize
     | TransformLayout
     | Unroll
     | Vectorize
@@ -47,6 +53,8 @@ Step = (
 STEPS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
+        Annotate,
+        Blockize,
         CacheRead,
         CacheWrite,
         ComputeAt,
@@ -63,6 +71,7 @@ STEPS: dict[str, type] = {
         Rfactor,
         SetScope,
         Split,
+        Tensorize,
         TransformLayout,
         Unroll,
         Vectorize,
@@ -71,6 +80,8 @@ STEPS: dict[str, type] = {
 
 __all__ = [
     "STEPS",
+    "Annotate",
+    "Blockize",
     "CacheRead",
     "CacheWrite",
     "ComputeAt",
@@ -88,6 +99,7 @@ __all__ = [
     "SetScope",
     "Split",
     "Step",
+    "Tensorize",
     "TransformLayout",
     "Unroll",
     "Vectorize",

@@ -15,6 +15,7 @@ from pipeline.schedule.nest import (
     clash,
     extents,
     find_buffer,
+    in_unit,
     loads_of,
     loop_at,
     map_blocks,
@@ -148,6 +149,8 @@ class ComputeAt:
 
 def movable(program: Program, block: Block, place: Place) -> str | None:
     """Why the nest of a block cannot be made anew somewhere else."""
+    if (reason := in_unit(place)) is not None:
+        return reason
     if len(blocks_in(place.root)) != 1:
         others = ", ".join(other.name for other in blocks_in(place.root) if other is not block)
         return f"block {block.name} is not a region of its own, but shares it with {others}"

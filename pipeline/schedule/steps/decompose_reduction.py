@@ -46,6 +46,8 @@ class DecomposeReduction:
             return f"block {self.block} is not a reduction"
         if block.init is None:
             return f"block {self.block} has no initial value: it was decomposed already"
+        if (unit := loop.annotation("blockize")) is not None and unit != self.loop:
+            return f"loop {self.loop} is inside the unit {unit}, which stays whole: choose that loop"
         reduced, spatial = reduce_variables(block), spatial_variables(block)
         for outer in around.loops:
             if found := [axis.var for axis in outer.axes if axis.var in reduced]:

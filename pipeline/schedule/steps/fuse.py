@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipeline.ir.program import Loop, Program
-from pipeline.schedule.nest import loop_at, no_loop, put
+from pipeline.schedule.nest import loop_at, no_loop, put, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Fuse:
 
     The variables stay, so that indices below stay affine. The new loop is named by its first axis.
 
-    Legal when each loop is the whole body of the one before it, and all are serial.
+    Legal when each loop is the whole body of the one before it, and all are serial and not annotated.
     """
 
     loops: tuple[str, ...]
@@ -34,6 +34,8 @@ class Fuse:
         for loop in found:
             if loop.kind != "serial":
                 return f"loop {loop.axes[0].var} is {loop.kind}: fuse before that"
+            if (reason := settled(loop, "fused")) is not None:
+                return reason
         for outer, below in pairwise(found):
             if outer.body is not below:
                 return f"loop {below.axes[0].var} is not the whole body of loop {outer.axes[0].var}: reorder first"

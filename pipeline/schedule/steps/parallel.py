@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.ir.program import Loop, Program
 from pipeline.schedule.dependence import carried
-from pipeline.schedule.nest import extents, loop_at, no_loop, put
+from pipeline.schedule.nest import extents, loop_at, no_loop, put, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class Parallel:
 
     for i in range(n): s  ->  parallel for i in range(n): s
 
-    Legal when the loop is the outermost of its region, serial, and its iterations touch different elements (no
-    reduction, no scan).
+    Legal when the loop is the outermost of its region, serial, not annotated, and its iterations touch different
+    elements (no reduction, no scan).
     """
 
     loop: str
@@ -31,6 +31,8 @@ class Parallel:
             return f"loop {self.loop} is not the outermost of its region: reorder or fuse first"
         if loop.kind != "serial":
             return f"loop {self.loop} is {loop.kind} already"
+        if (reason := settled(loop, "parallel")) is not None:
+            return reason
         return carried_by(loop, reductions=False)
 
     def apply(self, program: Program) -> Program:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.ir.program import Loop, Program, Stmt
 from pipeline.schedule.dependence import carried
-from pipeline.schedule.nest import axes_of, extents, find_loop, loop_at, no_loop, put
+from pipeline.schedule.nest import axes_of, extents, find_loop, loop_at, no_loop, put, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Reorder:
     for i: for j: for k: s  ->  for k: for j: for i: s     with order (k, i)
 
     Legal when the loops are in one perfect nest, and loops whose iterations must run in order (a scan) keep their
-    order. Reductions may move: their combination is commutative, and a block sets its initial value where all its
-    reduced iterations are 0.
+    order. The loops of a unit stay where they are. Reductions may move: their combination is commutative, and a block
+    sets its initial value where all its reduced iterations are 0.
     """
 
     order: tuple[str, ...]
@@ -36,6 +36,9 @@ class Reorder:
             return f"loop {missing[0]} is not in one perfect nest with {names[0]}: other statements are between them"
         if any(loop.kind in ("parallel", "vectorized") for loop in chain if loop.axes[0].var in self.order):
             return "a parallel or vectorized loop keeps its place: reorder before that"
+        for loop in chain:
+            if loop.axes[0].var in self.order and loop.annotation("blockize") is not None:
+                return settled(loop, "reordered")
         everything = extents(axes_of(chain))
         ordered = []
         for loop in chain:

@@ -16,6 +16,7 @@ from pipeline.schedule.nest import (
     clash,
     extents,
     find_buffer,
+    in_unit,
     loop_at,
     nest,
     no_block,
@@ -58,6 +59,8 @@ class ReverseComputeAt:
         block, place = block_at(program, self.block)
         loop, there = loop_at(program, self.loop)
         if (reason := no_room(loop) or elementwise(block)) is not None:
+            return reason
+        if (reason := in_unit(place)) is not None:
             return reason
         if place.region == there.region and place.prologue == there.prologue:
             return f"block {self.block} is in the region of loop {self.loop} already"

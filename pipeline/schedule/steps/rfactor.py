@@ -15,6 +15,7 @@ from pipeline.schedule.nest import (
     clash,
     extents,
     find_buffer,
+    in_unit,
     loop_at,
     nest,
     no_loop_around,
@@ -56,6 +57,8 @@ class Rfactor:
             return f"block {self.block} is not a reduction"
         if block.init is None:
             return f"block {self.block} was decomposed: factor it before that"
+        if (reason := in_unit(place)) is not None:
+            return reason
         if len(blocks_in(place.root)) != 1:
             return f"block {self.block} is not alone in its region"
         if len(loop.axes) != 1:

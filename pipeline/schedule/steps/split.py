@@ -8,7 +8,7 @@ from pipeline.ir.expr import Affine, Expr, affine, from_affine, less, size, subs
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Axis, Block, Derived, Loop, Program, map_block_exprs
 from pipeline.ir.region import at_least, covers
-from pipeline.schedule.nest import clash, find_loop, loop_at, map_blocks, no_loop, put, unknown_symbols
+from pipeline.schedule.nest import clash, find_loop, loop_at, map_blocks, no_loop, put, settled, unknown_symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Split:
     `n_<name of the outer loop>`. A block below gets the condition that the old index is below n, unless the factors
     divide or one of its iterations ends with the loop.
 
-    Legal when the loop exists, is serial and not fused, and the names are new.
+    Legal when the loop exists, is serial, not fused and not annotated, and the names are new.
     """
 
     loop: str
@@ -48,6 +48,8 @@ class Split:
             return f"loop {self.loop} is fused of {', '.join(a.var for a in loop.axes)}: split before fusing"
         if loop.kind != "serial":
             return f"loop {self.loop} is {loop.kind}: split it before that"
+        if (reason := settled(loop, "split")) is not None:
+            return reason
         reason = unknown_symbols(program, {name for poly in polys for name in poly.symbols()})
         # A loop may hand its own name on to one of its parts.
         reason = reason or clash(program, variables=[name for name in self.names if name != self.loop])

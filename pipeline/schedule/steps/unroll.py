@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pipeline.ir.program import Program
-from pipeline.schedule.nest import loop_at, no_loop, put
+from pipeline.schedule.nest import loop_at, no_loop, put, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Unroll:
 
     for i in range(n): s  ->  unrolled for i in range(n): s
 
-    Legal when the loop is serial.
+    Legal when the loop is serial and not annotated.
     """
 
     loop: str
@@ -25,7 +25,9 @@ class Unroll:
         if (reason := no_loop(program, self.loop)) is not None:
             return reason
         loop, _ = loop_at(program, self.loop)
-        return None if loop.kind == "serial" else f"loop {self.loop} is {loop.kind} already"
+        if loop.kind != "serial":
+            return f"loop {self.loop} is {loop.kind} already"
+        return settled(loop, "unrolled")
 
     def apply(self, program: Program) -> Program:
         loop, _ = loop_at(program, self.loop)

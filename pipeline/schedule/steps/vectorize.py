@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pipeline.ir.program import Alloc, Loop, Program, walk
-from pipeline.schedule.nest import loop_at, no_loop, put
+from pipeline.schedule.nest import loop_at, no_loop, put, settled
 from pipeline.schedule.steps.parallel import carried_by
 
 
@@ -17,8 +17,8 @@ class Vectorize:
 
     for i in range(n): s  ->  vectorized for i in range(n): s
 
-    Legal when the loop is serial, not fused, has no loop or buffer inside, and its iterations touch different elements
-    or are combined (a horizontal reduction); never along a scan.
+    Legal when the loop is serial, not fused, not annotated, has no loop or buffer inside, and its iterations touch
+    different elements or are combined (a horizontal reduction); never along a scan.
     """
 
     loop: str
@@ -29,6 +29,8 @@ class Vectorize:
         loop, _ = loop_at(program, self.loop)
         if loop.kind != "serial":
             return f"loop {self.loop} is {loop.kind} already"
+        if (reason := settled(loop, "vectorized")) is not None:
+            return reason
         if len(loop.axes) != 1:
             return f"loop {self.loop} is fused of {', '.join(a.var for a in loop.axes)}: vectorize a loop of one axis"
         for found in walk(loop.body):

@@ -90,7 +90,9 @@ def _plans(program: Program, name: str, target: Target, structure: str) -> list[
         return []
     if len(place.loops) != len(block.iters) or not structure.startswith("S"):
         return []
+    order = [index.name for index in block.indices if isinstance(index, Var)]
     spatial = [it for it in block.iters if it.kind == "spatial"]
+    spatial.sort(key=lambda it: order.index(it.var) if it.var in order else -1)  # as the register tile has them
     reduced = [it for it in block.iters if it.kind == "reduce"]
     wide = [it for it in spatial if it.extent.value > 1]
     if not reduced or not wide or is_row_reduction(block):
@@ -333,7 +335,7 @@ def _finish(sketch: Sketch, plan: _Plan) -> Sketch:
     block, _ = block_at(sketch.program, f"{plan.block}_write")
     loops = [f"{plan.block}_w_{d}" for d in range(len(block.indices))]
     sketch = _kinds(sketch, plan, loops)
-    return _epilogue(sketch.apply(Parallel(outer[0])), f"{plan.block}_write")
+    return epilogue(sketch.apply(Parallel(outer[0])), f"{plan.block}_write")
 
 
 def _lanes_last(sketch: Sketch, plan: _Plan) -> Sketch:
@@ -347,7 +349,7 @@ def _lanes_last(sketch: Sketch, plan: _Plan) -> Sketch:
     return sketch.apply(TransformLayout(block.buffer, (1,) * rank, order))
 
 
-def _epilogue(sketch: Sketch, write: str) -> Sketch:
+def epilogue(sketch: Sketch, write: str) -> Sketch:
     """What is computed from the result alone, element by element, is computed where the result is stored."""
     while True:
         block, _ = block_at(sketch.program, write)

@@ -135,6 +135,8 @@ CONDITIONS = [
     ("n0 * 16 + n1 <= 30", True),
     ("1 < 2", True),
     ("2 < 1", False),
+    ("2 < 1 and mm_m < 3", False),
+    ("mm_m < 3 and 1 < 2", True),
     ("k1 >= 1", False),
     ("n1 < 15", False),
     ("k1 != 2", False),

@@ -11,7 +11,7 @@ from pipeline.codegen.llvm.emit_state import Place
 from pipeline.codegen.llvm.ir_builder import Value
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.errors import CodegenError, listed
-from pipeline.ir.expr import Expr, Op, affine
+from pipeline.ir.expr import Affine, Expr, Op, affine
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Loop
 from pipeline.schedule.intrinsics import INTRINSICS
@@ -66,10 +66,12 @@ class TensorEmitter(BlockEmitter):
         return True
 
     def complete(self, found: TensorMatch) -> bool:
-        """Is it known that the block runs at all points of the nest?"""
+        """Is it known that the block runs at all points of the nest? `inequalities` leaves out what has no variable."""
         block = found.block
-        if not all(map(_decidable, block.where)):
-            return False
+        for condition in (part for whole in block.where for part in _parts(whole)):
+            known = _difference(condition)
+            if known is None or (not known.terms and not self.decide(condition)):
+                return False
         for it in block.iters:
             form = affine(it.binding)
             if form is None or (not form.terms and not 0 <= form.constant.value < it.extent.value):
@@ -78,7 +80,7 @@ class TensorEmitter(BlockEmitter):
             most = sum(c * self.ranges[name][1 if c > 0 else 0] for name, c in inequality.terms)
             if most >= inequality.bound:
                 return False
-        return all(self.decide(condition) for condition in block.where if not _moving(condition))
+        return True
 
     def dot(self, instruction: DotInstruction, found: TensorMatch) -> None:
         b, lanes = self.b, instruction.lanes
@@ -118,24 +120,19 @@ class TensorEmitter(BlockEmitter):
         return place, offset
 
 
-def _decidable(condition: Expr) -> bool:
-    """Is a condition one of the inequalities that `inequalities` finds?"""
+def _parts(condition: Expr) -> list[Expr]:
+    """The conditions that all have to hold."""
     match condition:
         case Op("and", (a, b)):
-            return _decidable(a) and _decidable(b)
+            return [*_parts(a), *_parts(b)]
+        case _:
+            return [condition]
+
+
+def _difference(condition: Expr) -> Affine | None:
+    """The difference of the sides, where the condition is one that `inequalities` knows, if it has a variable."""
+    match condition:
         case Op("lt" | "le" | "gt" | "ge", (a, b)):
-            return affine(Op("sub", (a, b))) is not None
+            return affine(Op("sub", (a, b)))
         case _:
-            return False
-
-
-def _moving(condition: Expr) -> bool:
-    """Does a condition depend on any loop?"""
-    match condition:
-        case Op("and", (a, b)):
-            return _moving(a) or _moving(b)
-        case Op(_, (a, b)):
-            form = affine(Op("sub", (a, b)))
-            return form is None or bool(form.terms)
-        case _:
-            return False
+            return None

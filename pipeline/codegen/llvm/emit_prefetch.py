@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from pipeline.codegen.llvm.emit_state import Place
 from pipeline.codegen.llvm.emit_tensor import TensorEmitter
-from pipeline.ir.graph import ITEM_BYTES
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.ir.expr import Affine, Load, affine
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Loop, Stmt, block_loads, walk
 from pipeline.schedule.nest import over_loops

@@ -28,7 +28,7 @@ from pipeline.schedule.variables import Tile
 from rules.schedule.innermost import contiguous
 from rules.schedule.multi_level_tiling import MultiLevelTiling, epilogue
 from rules.schedule.parallel_vectorize import ParallelVectorize
-from rules.schedule.scheduled import is_scheduled, lanes_of
+from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
 
 COLUMNS = 16  # whose sums are kept at once where lanes run along the sum
 
@@ -54,6 +54,8 @@ class MatrixVector:
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         found, place = block_at(sketch.program, block)
         if found.combine != "sum" or found.init is None or found.where or place.prologue or is_scheduled(place):
+            return []
+        if is_row_reduction(found):
             return []
         if any(it.kind == "scan" or not isinstance(it.binding, Var) for it in found.iters):
             return []
@@ -108,7 +110,9 @@ def _along_sum(
         return []
     sketch = sketch.apply(factor)
     across = f"{name}_f_{loop}_1"
-    outer, tile, sizes = [], [], []
+    outer: list[str] = []
+    tile: list[str] = []
+    sizes: list[Poly] = []
     # the columns outermost, for threads to share; of the rows, the longest axis is in the register tile
     longest = max(others, key=lambda it: it.extent.value, default=None)
     for it in (columns, *others):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from pipeline.ir.expr import Load, Var, affine, loads, variables
 from pipeline.ir.poly import Poly, product
@@ -44,6 +45,8 @@ class MultiLevelTiling:
                result: what is read by one iteration of the outer R stays in cache.
     rows       the register tile has at most so many rows
     vectors    and so many vectors in each
+    least_sum  sums of fewer terms are left to other rules
+    beside     the sketch stays as it is, too, for another structure that follows in the list
 
     Operands that are known at compile time are packed, panel by panel, before the program is ever run. Others are
     offered both ways, where neighbouring lanes read neighbouring elements; else they have to be packed at run time.
@@ -55,8 +58,13 @@ class MultiLevelTiling:
     structure: str = "SSRRS"
     rows: int = 16
     vectors: int = 4
+    least_sum: int = 1
+    beside: bool = False
 
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
+        reduced = [it.extent for it in block_at(sketch.program, block)[0].iters if it.kind == "reduce"]
+        if prod(extent.value for extent in reduced if extent.is_constant) < self.least_sum:
+            return []
         results = []
         for plan in _plans(sketch.program, block, target, self.structure):
             tiled = _tile(sketch, plan, self.structure, self.rows, self.vectors, target)
@@ -65,7 +73,7 @@ class MultiLevelTiling:
                 for number, operand in enumerate(packed):
                     made = _pack(made, plan, operand, f"{block}_pack{number}")
                 results.append(_finish(made, plan))
-        return results
+        return [sketch, *results] if results and self.beside else results
 
 
 @dataclass(slots=True)

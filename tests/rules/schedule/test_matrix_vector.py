@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.codegen.llvm.build import emit_kernel
-from pipeline.ir.graph import Graph
+from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.program import blocks
 from pipeline.ir.program_text import to_text
@@ -18,14 +17,15 @@ from pipeline.space.generate import generate
 from rules.graph.absorb_views import AbsorbViews
 from rules.schedule.auto_inline import AutoInline
 from rules.schedule.matrix_vector import MatrixVector
-from rules.schedule.multi_level_tiling import MultiLevelTiling
 from rules.schedule.parallel_vectorize import ParallelVectorize
+from tests.codegen.kernel_runs import argument_feeds, assert_right, native, run_program
 from tests.rules.schedule.sketches import (
     convolution,
     elementwise,
     golden,
     keeps,
     kinds,
+    layer_norm,
     lowered,
     product,
     says_nothing,
@@ -115,14 +115,23 @@ def test_nothing_is_packed_at_run_time() -> None:
             assert not any(isinstance(step, Pack) for step in sketch.trace)
 
 
-def test_code_can_be_generated_for_every_sketch() -> None:
-    rules = [AutoInline(), RULE, MultiLevelTiling(), ParallelVectorize()]
-    for graph in (transposed_weights(3, 21, 45, bias=True), product(2, 16, 70), batched()):
-        for sketch in generate(lowered(graph), rules, TARGET):
-            assert all(block.init is None for block in blocks(sketch.program))
-            space = ParameterSpace.of(sketch)
-            (row,) = space.draw(1, np.random.default_rng(0))
-            assert emit_kernel(sketch.candidate(space.values(row)), TARGET).text
+@pytest.mark.parametrize(
+    "graph", [transposed_weights(3, 21, 75, bias=True), product(2, 16, 131), batched(4, 13, 64)],
+    ids=["along the sum", "along the columns", "batched"],
+)  # fmt: skip
+def test_kernels_compute_the_product(graph: Graph) -> None:
+    rules = [AutoInline(), RULE, ParallelVectorize()]
+    given = {
+        node.op.name: np.random.default_rng(1).standard_normal(node.type.shape).astype(np.float32)
+        for node in graph.nodes
+        if isinstance(node.op, Input)
+    }
+    for number, sketch in enumerate(generate(lowered(graph), rules, native())):
+        assert all(block.init is None for block in blocks(sketch.program))
+        space = ParameterSpace.of(sketch)
+        for row in space.draw(2, np.random.default_rng(0)):
+            got = run_program(sketch.candidate(space.values(row)), argument_feeds(given), native())
+            assert_right(graph, given, got, f"sketch {number} at {row}")
 
 
 def test_weights_known_ahead_of_time_are_left_to_be_packed() -> None:
@@ -131,9 +140,10 @@ def test_weights_known_ahead_of_time_are_left_to_be_packed() -> None:
 
 @pytest.mark.parametrize(
     "graph",
-    [product(17, 24, 32), product(1, 1, 7), sum_over(1), sum_over(0), softmax(), elementwise(),
+    [product(17, 24, 32), product(1, 1, 7), sum_over(1), sum_over(0), softmax(), layer_norm(), elementwise(),
      transposed_weights(17, 40, 32), transposed_weights(4, 24, 8)],
-    ids=["many rows", "one element", "rows", "columns", "softmax", "map", "many rows along the sum", "short sum"],
+    ids=["many rows", "one element", "rows", "columns", "softmax", "layer norm", "map", "many rows along the sum",
+         "short sum"],
 )  # fmt: skip
 def test_what_is_no_product_of_few_rows_is_left_to_other_rules(graph: Graph) -> None:
     assert says_nothing(RULE, lowered(graph))

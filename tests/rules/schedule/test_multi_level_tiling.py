@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.ir.graph import Graph
+from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.program import blocks
 from pipeline.ir.program_text import to_text
@@ -20,11 +20,14 @@ from pipeline.schedule.variables import Tile
 from pipeline.space.generate import generate
 from rules.schedule.auto_inline import AutoInline
 from rules.schedule.multi_level_tiling import MultiLevelTiling
+from rules.schedule.parallel_vectorize import ParallelVectorize
+from tests.codegen.kernel_runs import argument_feeds, assert_right, native, run_program
 from tests.rules.schedule.sketches import (
     convolution,
     elementwise,
     keeps,
     kinds,
+    loops,
     lowered,
     product,
     says_nothing,
@@ -51,6 +54,22 @@ def test_a_product_keeps_its_meaning_at_any_structure_and_size(structure: str, s
     program = lowered(product(*size))
     for sketch in through(MultiLevelTiling(structure), program):
         keeps(program, sketch)
+
+
+@pytest.mark.parametrize("structure", ["SRS", "SSRS", "SSSRRS", "SRSRS", "SSRSRS"])
+@pytest.mark.parametrize("graph", [product(9, 21, 40), convolution(3, 5, 7)], ids=["product", "convolution"])
+def test_kernels_are_right_at_any_structure(structure: str, graph: Graph) -> None:
+    rules = [AutoInline(), MultiLevelTiling(structure), ParallelVectorize()]
+    given = {
+        node.op.name: np.random.default_rng(1).standard_normal(node.type.shape).astype(np.float32)
+        for node in graph.nodes
+        if isinstance(node.op, Input)
+    }
+    sketch = generate(lowered(graph), rules, native())[0]
+    space = ParameterSpace.of(sketch)
+    for row in space.draw(2, np.random.default_rng(0)):
+        got = run_program(sketch.candidate(space.values(row)), argument_feeds(given), native())
+        assert_right(graph, given, got, f"{structure} at {row}")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +170,26 @@ def test_a_block_that_has_its_schedule_is_left_alone() -> None:
 
 def test_a_structure_that_begins_with_a_sum_is_refused() -> None:
     assert says_nothing(MultiLevelTiling("RSRS"), lowered(product()))
+
+
+def test_a_second_structure_for_long_sums_stands_beside_the_first() -> None:
+    long_ones = MultiLevelTiling("SSRSRS", least_sum=32, beside=True)
+    assert says_nothing(long_ones, lowered(product(9, 13, 31)))
+    program = lowered(product(9, 13, 32))
+    alone = {to_text(sketch.program) for sketch in through(RULE, program)}
+    both = generate(program, [long_ones, RULE], TARGET)
+    assert alone < {to_text(sketch.program) for sketch in both}
+    for sketch in both:
+        keeps(program, sketch, samples=2)
+
+
+def test_partial_sums_are_added_to_the_result() -> None:
+    """SSRSRS: the outer part of the sum is around the register tile, which is cleared for each of its iterations."""
+    for name, sketch in sketches(product(64, 96, 32), MultiLevelTiling("SSRSRS")):
+        named = {block.name: block for block in blocks(sketch.program)}
+        assert named[f"{name}_clear"].combine is None and named[f"{name}_write"].combine == "sum"
+        around = loops(sketch.program, f"{name}_write")
+        assert f"{name}_r0_0" in around and f"{name}_r0_1" not in around
 
 
 def test_the_same_program_gives_the_same_sketches() -> None:

@@ -65,9 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     conf = conf_folder()
     groups = tuple(folder.name for folder in conf.iterdir() if folder.is_dir() and folder.name != "hydra")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # a user's own rules lie there, as with `python -m`
     try:
+        here = os.getcwd()
+        if here not in sys.path and "" not in sys.path:
+            sys.path.append(here)  # a user's own rules lie there, as with `python -m`
+        cli_overrides.demand_text(given)
         cli_overrides.demand_workload(given, conf)
         with _command_line(cli_overrides.rewritten(given, groups)):
             hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()
@@ -79,16 +81,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except KeyboardInterrupt:
         return 130
-    except ValueError as error:
-        # A job hands nothing on but its exit code: this is Hydra, about a choice that is null or a number.
-        print(f"error: {ConfigError(_first_line(error), todo=SHOW)}", file=sys.stderr)
-        return 2
-    except (UserError, HydraException, OmegaConfBaseException, OSError) as error:
+    except (UserError, HydraException, OmegaConfBaseException) as error:
         mistake = _as_mistake(error)
         if mistake is None:
             traceback.print_exc()
             return 1
         print(f"error: {mistake}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        # A job hands nothing on but its exit code: this is Hydra, about a choice that is null or a number.
+        print(f"error: {ConfigError(_first_line(error), todo=SHOW)}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {_disk_mistake(error)}", file=sys.stderr)  # the run's folder, or the one the command stands in
         return 2
     return 0
 
@@ -203,13 +208,19 @@ def _as_mistake(error: Exception) -> UserError | None:
                 todo="Choose smaller sizes, or a smaller model",
             )
         case OSError() if error.errno in DISK_ERRORS:
-            return UserError(
-                f"cannot write: {error.strerror}",
-                where=str(error.filename or ""),
-                todo="Make room, or choose another folder with hydra.run.dir=…",
-            )
+            return _disk_mistake(error)
         case _:
             return None
+
+
+def _disk_mistake(error: OSError) -> UserError:
+    if error.errno == errno.ENOENT and error.filename is None:
+        return UserError("the folder that the command is started in is gone", todo="Change into one that is there")
+    return UserError(
+        f"cannot write: {error.strerror}",
+        where=str(error.filename or ""),
+        todo="Make room, or choose another folder with hydra.run.dir=…",
+    )
 
 
 def _missing_choice(error: MissingConfigException) -> ConfigError:

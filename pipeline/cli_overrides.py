@@ -59,6 +59,16 @@ def _override(argument: str, groups: Collection[str]) -> str:
     return argument if key in groups else "++" + argument
 
 
+def demand_text(arguments: Sequence[str]) -> None:
+    """Raises where an argument holds bytes that are no text in the encoding of the terminal."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise ConfigError(
+                f"{argument!a} is not text in the encoding of this terminal",
+                todo="Set LC_ALL=C.UTF-8, or rename the file",
+            )
+
+
 def demand_workload(arguments: Sequence[str], conf: Path) -> None:
     """Raises where no workload is chosen, before a folder is made for a run that cannot be."""
     shows = any(argument.partition("=")[0] in SHOWS_ONLY for argument in arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import platform
+import shutil
 import sys
 import time
 from collections import Counter
@@ -146,7 +147,7 @@ class Run:
             workers=config.measurement.workers or target.cores, options={},
         )  # fmt: skip
         runner = self._part(Runner, config.measurement.runner, "measurement.runner", target=target)
-        with builder, runner, Progress(sys.stderr, trials=search.trials, seconds=search.seconds) as progress:
+        with builder, runner, _progress(search.trials, search.seconds) as progress:
             tuner = Tuner(
                 states, builder=builder, runner=runner, store=store,
                 strategy=self._part(Strategy, search.strategy, "search.strategy"),
@@ -216,7 +217,7 @@ class Run:
             run = voter.prepare(PeerModel(graph, feeds, Path(path) if path else None), 1)
             theirs = {name: np.array(array) for name, array in run(feeds).items()}
         except Exception as error:  # foreign code on a model that it may not support
-            log.info("onnxruntime has no vote: %s", str(error).strip().splitlines()[:1])
+            log.info("onnxruntime has no vote: %s", str(error).strip().partition("\n")[0])
             return
         worst, where = difference(theirs, dict(zip(names, session.run(None, feeds), strict=True)), None)
         if worst <= 1.0:
@@ -326,6 +327,10 @@ def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10,
         call()
         samples.append((time.perf_counter() - start) * 1e3)
     return samples
+
+
+def _progress(trials: int | None, seconds: float | None) -> Progress:
+    return Progress(sys.stderr, trials=trials, seconds=seconds, columns=shutil.get_terminal_size((100, 24)).columns)
 
 
 def _shown(progress: Progress) -> Callable[[Report], None]:

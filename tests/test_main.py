@@ -171,6 +171,27 @@ def test_an_output_folder_that_cannot_be_made_is_a_mistake(
     assert "cannot write" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_exist_is_a_mistake(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("workload=toy", "hydra.run.dir=/dev/null/run") == 2
+    said = capsys.readouterr().err
+    assert "cannot write" in said and "Traceback" not in said
+
+
+def test_a_folder_that_was_removed_under_the_command_is_a_mistake(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert command("workload=toy") == 2
+    assert "the folder that the command is started in is gone" in capsys.readouterr().err
+
+
+def test_an_argument_that_is_not_text_is_a_mistake(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("workload=toy", "workload.path=m\udcff.onnx") == 2
+    assert "is not text in the encoding of this terminal" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

@@ -19,12 +19,13 @@ class Progress:
     On a terminal it is one line that is drawn again and again, elsewhere a plain line every ten seconds.
 
 
+    stream           where it is shown; None: nowhere
     trials, seconds  the budget; what is None has no limit
     """
 
     def __init__(
         self,
-        stream: TextIO,
+        stream: TextIO | None,
         *,
         trials: int | None = None,
         seconds: float | None = None,
@@ -33,7 +34,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream, self._trials, self._seconds, self._columns = stream, trials, seconds, columns
-        self._terminal = stream.isatty() if terminal is None else terminal
+        self._terminal = (stream is not None and stream.isatty()) if terminal is None else terminal
         self._clock = clock
         self._start = self._drawn = clock()
         self._done, self._text, self._shown, self._width = 0, "", False, 0
@@ -58,18 +59,16 @@ class Progress:
     def message(self, text: str) -> None:
         """A line of its own, above the bar."""
         self._erase()
-        self._stream.write(text + "\n")
+        self._write(text + "\n")
         if self._shown and self._terminal:
             self._draw()
-        self._stream.flush()
 
     def close(self) -> None:
         """The last state stays on the screen."""
         if self._shown:
             self._draw()
             if self._terminal:
-                self._stream.write("\n")
-                self._stream.flush()
+                self._write("\n")
             self._shown = False
 
     def __enter__(self) -> Progress:
@@ -101,19 +100,28 @@ class Progress:
         when = spent if left is None else f"{spent}, {duration(left)} left"
         if not self._terminal:
             percent = "" if share is None else f"{share:4.0%}  "
-            self._stream.write(f"{percent}{self._text}, {when}\n")
+            self._write(f"{percent}{self._text}, {when}\n")
         else:
             full = round(_BAR * (share or 0.0))
             bar = "" if share is None else f"[{'=' * full}{' ' * (_BAR - full)}] {share:4.0%} "
             line = f"{bar}{when}  {self._text}"[: self._columns - 1]
-            self._stream.write("\r" + line.ljust(self._width))
+            self._write("\r" + line.ljust(self._width))
             self._width = len(line)
         self._shown = True
-        self._stream.flush()
 
     def _erase(self) -> None:
         if self._shown and self._terminal:
-            self._stream.write("\r" + " " * self._width + "\r")
+            self._write("\r" + " " * self._width + "\r")
+
+    def _write(self, text: str) -> None:
+        """A reader that went away (a closed pipe) costs the bar, not the run."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
 
 
 def duration(seconds: float) -> str:

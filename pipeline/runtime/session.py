@@ -256,7 +256,7 @@ class Session:
     ) -> tuple[list[Any], list[np.ndarray[Any, Any]]]:
         """Writes the addresses of checked inputs and of new outputs; gives both, to be kept through the run."""
         held = []
-        if len(feeds) != len(self._inputs):
+        if not hasattr(feeds, "__len__") or len(feeds) != len(self._inputs):
             self._refuse_names(feeds)
         for index, name, shape, dtype in self._inputs:
             try:

@@ -57,6 +57,27 @@ def test_a_file_gets_plain_lines_and_not_too_many():
     assert lines[1] == " 10%  100/1000 trials, 10 s, 1 min 30 s left"
 
 
+class Gone(io.StringIO):
+    """A pipe that nobody reads."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("stream", [None, Gone()])
+def test_a_reader_that_went_away_costs_the_bar_and_not_the_run(stream, terminal):
+    with Progress(stream, trials=10, terminal=terminal) as bar:
+        bar.update(1, task="gmm")
+        bar.message("said")
+        bar.update(2)
+
+
+def test_without_a_stream_there_is_no_terminal():
+    with Progress(None, trials=10) as bar:
+        bar.update(1)
+
+
 def test_messages_stand_above_the_bar():
     bar, stream, _ = progress(True, trials=10)
     bar.update(1)

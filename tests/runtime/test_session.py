@@ -101,6 +101,7 @@ REFUSED = {
     "a wrong dtype": ({"a": np.zeros(64), "b": feeds()["b"]}, None, r"a: .*wrong dtype.*float64.*float32.*astype"),
     "a list": ({"a": [0.0] * 64, "b": feeds()["b"]}, None, "wrong dtype"),
     "an unknown output": (feeds(), ["x"], "x: the model has no such output.*y"),
+    "nothing": (None, None, "feeds are no mapping"),
     "no mapping": ([feeds()["a"], feeds()["b"]], None, "feeds are no mapping"),
 }
 

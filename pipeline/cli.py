@@ -132,6 +132,8 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         log.warning("interrupted before there was anything to keep")
         return 130
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(folder)  # a write says nothing of its place
         mistake = _as_mistake(error)
         if mistake is not None:
             log.error("%s", mistake)

@@ -197,6 +197,7 @@ def test_an_argument_that_is_not_text_is_a_mistake(command: Command, capsys: pyt
     [
         (ModelError("not an ONNX file", where="x.onnx"), 2, "x.onnx: not an ONNX file"),
         (OSError(errno.ENOSPC, "No space left on device", "outputs/x"), 2, "outputs/x: cannot write: No space left"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "outputs"),
         (PipelineError("a defect"), 1, "PipelineError: a defect"),
         (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero"),
         (KeyboardInterrupt(), 130, "interrupted"),

@@ -124,7 +124,7 @@ class Database:
             todo = "Check that the folder exists and is writable, or set store.url to another file"
         elif "not a database" in low or "malformed" in low or "corrupt" in low:
             todo = "Move the file away and restore a copy of it, or set store.url to another file"
-        elif "full" in low:
+        elif "full" in low or "disk i/o" in low:  # the second is what a full disk says of the write-ahead log
             todo = "Free some space, or set store.url to another disk"
         elif "locked" in low:
             todo = f"Another program has held it for {BUSY_SECONDS:g} seconds: end that, and try again"

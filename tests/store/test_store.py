@@ -294,3 +294,9 @@ def test_a_file_that_cannot_be_written_is_a_clear_error(url, tmp_path):
             store.add([record()])
     finally:
         path.parent.chmod(0o700)
+
+
+def test_a_full_disk_asks_for_space_whatever_the_database_calls_it(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path}/s.sqlite") as store:
+        for cause in ("database or disk is full", "disk I/O error"):
+            assert "Free some space" in store._database._told(OSError(cause)).todo

@@ -233,10 +233,12 @@ def _not_importable(path: str, where: str, error: Exception) -> ConfigError:
 
 def _said(error: Exception) -> str:
     """The error's kind and first line, and the line of code that raised it."""
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     text = str(error).strip().partition("\n")[0]
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}" + ("" if isinstance(error, SyntaxError) else at)
+    return f"{type(error).__name__}: {text}{at}"
 
 
 def _takes(make: Callable[..., Any], name: str) -> bool:

@@ -163,6 +163,8 @@ class BlockEmitter(ValueEmitter):
 
     def product(self, value: Expr) -> tuple[Value, Value] | None:
         """The factors where the value is a product of floats; a conversion around it or in it is seen through."""
+        if isinstance(value, Op) and value.fn == "guard" and self.decide(value.args[0]):
+            value = value.args[1]
         if isinstance(value, Op) and value.fn == "mul" and value.dtype in ("float32", "float64"):
             a, c = self.value(value.args[0]), self.value(value.args[1])
             lanes = max(a.lanes, c.lanes, 1)

@@ -163,10 +163,11 @@ def test_idle_workers_use_no_cpu(code: LoadedObject) -> None:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
 
+    others = set(threading.enumerate())  # teams that other tests still hold
     with Team(2, code) as team:
         job = Identify(2)
         team.run(code.address("identify"), job.address)
-        worker = next(t for t in threading.enumerate() if t.name == "muschedule-1" and t.is_alive())
+        (worker,) = set(threading.enumerate()) - others
         assert worker.native_id is not None
         time.sleep(0.05)
         before = ticks(worker.native_id)
@@ -249,9 +250,10 @@ def test_pinned_threads_have_one_core_and_the_caller_gets_its_cores_back(code: L
     before = os.sched_getaffinity(0)
     cores = [min(before), max(before)]
     job = Identify(2)
+    others = set(threading.enumerate())  # teams that other tests still hold
     with Team(2, code, cores=cores) as team:
         team.run(code.address("identify"), job.address)
-        worker = next(t for t in threading.enumerate() if t.name == "muschedule-1" and t.is_alive())
+        (worker,) = set(threading.enumerate()) - others
         assert worker.native_id is not None
         assert os.sched_getaffinity(worker.native_id) == {cores[1]}
         assert os.sched_getaffinity(0) == {cores[0]}

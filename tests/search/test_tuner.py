@@ -120,7 +120,7 @@ def test_records_of_another_machine_or_compiler_are_not_taken_for_ours(store: St
 def test_records_of_another_seed_serve_this_one_too(store: Store) -> None:
     """A time does not depend on who proposed the candidate; the seed of a record says who did."""
     run(tuner(small.gmm(), Random(), Roofline(), store=store, seed=1)[0])
-    made, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, seed=2, trials=40)
+    made, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, seed=2, trials=40, patience=100)
     run(made)
     assert (made.states[0].resumed, made.trials) == (24, 16)
     assert Counter(record.seed for record in store.everything()) == {1: 24, 2: 16}

@@ -257,13 +257,16 @@ class Run:
         for state in tuner.states:
             failed.update(state.failures)
         error = verification.max_error
+        measured = Latency.of(list(latency))
+        # what the module would take with the first kernel of each task
+        gained = sum(s.weight * ((s.first_seconds or s.best) - s.best) for s in tuner.states)
         status: Literal["complete", "interrupted"] = "interrupted" if tuner.interrupted else "complete"
         return Summary(
             workload=workload.describe(), target=target.name, seed=self.config.seed,
             status=status if verification.verified else "failed", verified=verification.verified,
             max_error=MaxError(absolute=error.absolute, relative=error.relative, tolerance=error.tolerance),
-            latency_ms=Latency.of(list(latency)), predicted=False,
-            untuned_ms=sum(s.weight * (s.first_seconds or s.best) for s in tuner.states) * 1e3,
+            latency_ms=measured, predicted=False,
+            untuned_ms=measured.median + gained * 1e3,
             tuning_seconds=tuner.tuning_seconds, trials=tuner.trials, invalid_candidates=tuner.invalid,
             failed_candidates=dict(failed),
             tasks=tuple(

@@ -122,9 +122,9 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         if not cases:
             return _run(configured(composed), folder)
         codes = []
-        for name, case in cases:
+        for number, (name, case) in enumerate(cases, 1):
             label = name if case is None else f"{name}-{case}"
-            log.info("%s", label)
+            log.info("%s (%d of %d)", label, number, len(cases))
             codes.append(_guarded(_case(overrides, name, case), folder / label, ()))
         suite.write_table(folder)
         return max(codes)

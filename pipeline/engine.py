@@ -59,6 +59,7 @@ from pipeline.verification.module_gate import verify_module
 log = logging.getLogger("pipeline")
 
 VERSION = "0.1.0"
+BUSY = 1.5  # a whole call may take so many times its kernels before it is worth a word
 SMALL_MODEL = 2e8  # operations: below it every kind of hostile feeds is tried on the whole module
 COMPILER = f"muschedule {VERSION} llvmlite {metadata.version('llvmlite')}"
 
@@ -101,6 +102,12 @@ class Run:
                 self._vote(model, session, feeds)
             latency = time_runs(lambda: session.run(None, feeds))
             session.chrome_trace(self.folder / "trace.json", feeds)
+        alone = sum(state.weight * state.best for state in tuner.states) * 1e3
+        if Latency.of(list(latency)).median > BUSY * alone + 0.05:
+            log.warning(
+                "a call takes %.3f ms, its kernels alone %.3f ms: is something else running on this machine?",
+                Latency.of(list(latency)).median, alone,
+            )  # fmt: skip
         peers = self._compared(model, artifact, feeds)
         summary = self._summary(workload, target, peak, tuner, verification, latency, peers, artifact)
         write_summary(summary, self.folder / "summary.json")
@@ -192,8 +199,11 @@ class Run:
             program = state.history.spaces[best.candidate.sketch].program(np.array(best.candidate.row, np.int64))
             text = emit_kernel(program, target).text
             stem = f"{number:02d}_{state.task.name[:60]}"
-            (folder / f"{stem}.ll").write_text(text, encoding="utf-8")
-            (folder / f"{stem}.s").write_text(assembly(text, target), encoding="utf-8")
+            space = state.history.spaces[best.candidate.sketch].space
+            values = ", ".join(f"{k}={v}" for k, v in zip(space.columns, best.candidate.row, strict=True))
+            said = f"{state.task.name}: {(best.seconds or 0.0) * 1e3:.4f} ms, {values or 'no parameters'}"
+            (folder / f"{stem}.ll").write_text(f"; {said}\n{text}", encoding="utf-8")
+            (folder / f"{stem}.s").write_text(f"# {said}\n{assembly(text, target)}", encoding="utf-8")
 
     def _verified(self, graph: Graph, session: Session, usual: dict[str, np.ndarray]) -> Verification:
         """The whole module against the graph in float64, as it was before our rewriting."""

@@ -61,6 +61,7 @@ log = logging.getLogger("pipeline")
 VERSION = "0.1.0"
 BUSY = 1.5  # a whole call may take so many times its kernels before it is worth a word
 SMALL_MODEL = 2e8  # operations: below it every kind of hostile feeds is tried on the whole module
+LEVEL = 3  # of the code generator, unless the configuration says otherwise
 COMPILER = f"muschedule {VERSION} llvmlite {metadata.version('llvmlite')}"
 
 
@@ -74,6 +75,9 @@ class Run:
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
+        level = config.codegen.level
+        # records of another level are those of another compiler
+        self.compiler = COMPILER if level == LEVEL else f"{COMPILER} level {level}"
 
     def all(self) -> Summary:
         workload: Workload = self._part(Workload, self.config.workload, "workload")
@@ -88,7 +92,7 @@ class Run:
         )  # fmt: skip
         with Store(self.config.store.url) as store:
             tuner, kernels = self._tuned(parts, target, store)
-        provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": COMPILER}
+        provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": self.compiler}
         artifact = save(link(assemble(graph, parts, kernels, target, provenance)), self.folder / "artifact")
         feeds = inputs(model, self.config.seed)
         with Session(artifact) as session:
@@ -151,7 +155,7 @@ class Run:
         )  # fmt: skip
         builder = self._part(
             Builder, config.measurement.builder, "measurement.builder", function=build_kernel, target=target,
-            workers=config.measurement.workers or target.cores, options={},
+            workers=config.measurement.workers or target.cores, options={"level": config.codegen.level},
         )  # fmt: skip
         runner = self._part(Runner, config.measurement.runner, "measurement.runner", target=target)
         with builder, runner, _progress(search.trials, search.seconds) as progress:
@@ -162,7 +166,7 @@ class Run:
                 reference=lambda task: task_reference(
                     task, stream(config.seed, f"inputs/{task.key}"), rounds=verification.random_inputs,
                     hostile=verification.hostile, factor=verification.tolerance_factor),
-                target_key=fingerprint(config.target.resolve()), version=COMPILER, seed=config.seed,
+                target_key=fingerprint(config.target.resolve()), version=self.compiler, seed=config.seed,
                 report=_shown(progress) if config.report.progress else _silent,
             )  # fmt: skip
             if config.store.resume:
@@ -203,7 +207,8 @@ class Run:
             values = ", ".join(f"{k}={v}" for k, v in zip(space.columns, best.candidate.row, strict=True))
             said = f"{state.task.name}: {(best.seconds or 0.0) * 1e3:.4f} ms, {values or 'no parameters'}"
             (folder / f"{stem}.ll").write_text(f"; {said}\n{text}", encoding="utf-8")
-            (folder / f"{stem}.s").write_text(f"# {said}\n{assembly(text, target)}", encoding="utf-8")
+            code = assembly(text, target, level=self.config.codegen.level)
+            (folder / f"{stem}.s").write_text(f"# {said}\n{code}", encoding="utf-8")
 
     def _verified(self, graph: Graph, session: Session, usual: dict[str, np.ndarray]) -> Verification:
         """The whole module against the graph in float64, as it was before our rewriting."""

@@ -78,6 +78,12 @@ def test_constants_that_only_the_prologue_reads_need_not_be_kept() -> None:
     assert kernel.prologue_only == ("w1",)
 
 
+def test_the_level_of_the_code_generator_reaches_the_object_code() -> None:
+    first, last = (build_kernel(constant_product(), native(), "kernel", level=level) for level in (0, 3))
+    assert first.object_code != last.object_code
+    assert build_kernel(constant_product(), native(), "kernel").object_code == last.object_code
+
+
 def test_a_program_without_a_parallel_loop_is_run_by_one_thread() -> None:
     assert not build_kernel(copy(8, "serial"), native()).parallel
 

@@ -30,10 +30,10 @@ class KernelText:
     prologue_only: tuple[str, ...]
 
 
-def build_kernel(program: Program, target: Target, symbol: str | None = None) -> Kernel:
-    """Object code for a concrete program whose reductions are decomposed."""
+def build_kernel(program: Program, target: Target, symbol: str | None = None, *, level: int = 3) -> Kernel:
+    """Object code for a concrete program whose reductions are decomposed. level: see `compile_ir`."""
     emitted = emit_kernel(program, target, symbol)
-    code = compile_ir(emitted.text, target)
+    code = compile_ir(emitted.text, target, level=level)
     return Kernel(
         emitted.symbol, emitted.prologue, code, emitted.arguments, target.cores, emitted.parallel, emitted.prologue_only
     )

@@ -27,24 +27,27 @@ _PARSE_ERROR = re.compile(r"<string>:(\d+):(\d+): error: (.*)")
 _NO_SYMBOLS: Mapping[str, int] = MappingProxyType({})
 
 
-def compile_ir(text: str, target: Target, *, optimise: bool = True) -> bytes:
-    """A relocatable, position-independent object for the target, which need not be this machine."""
+def compile_ir(text: str, target: Target, *, optimise: bool = True, level: int = 3) -> bytes:
+    """A relocatable, position-independent object for the target, which need not be this machine.
+
+    level  of the code generator, from 0 to 3; the passes over the IR end at LLVM's level 2
+    """
     with _LOCK:
-        module, machine = _module(text, target, optimise)
+        module, machine = _module(text, target, optimise, level)
         return bytes(machine.emit_object(module))
 
 
-def assembly(text: str, target: Target, *, optimise: bool = True) -> str:
+def assembly(text: str, target: Target, *, optimise: bool = True, level: int = 3) -> str:
     """The assembly of what `compile_ir` returns."""
     with _LOCK:
-        module, machine = _module(text, target, optimise)
+        module, machine = _module(text, target, optimise, level)
         return str(machine.emit_assembly(module))
 
 
 def optimised_ir(text: str, target: Target) -> str:
     """The IR after the pass pipeline, before instruction selection."""
     with _LOCK:
-        module, _ = _module(text, target, True)
+        module, _ = _module(text, target, True, 3)
         return str(module)
 
 
@@ -133,18 +136,17 @@ def _host_features() -> frozenset[str]:
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
 
 
-def _module(text: str, target: Target, optimise: bool) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+def _module(text: str, target: Target, optimise: bool, level: int) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     _initialise()
     # The schedule has put multiply-adds and loads in the order in which they should issue. With registers to spare
     # LLVM's scheduler moves loads up to hide their latency, which the processor does by itself, and spills the register
     # tile for it; with sixteen it is what keeps selection from doing so. The option is LLVM's own, of the process: set
     # each time.
     llvm.set_option("", f"-enable-misched={'true' if target.vector_registers <= 16 else 'false'}")
-    level = 3 if optimise else 1
     features = ",".join(target.features)
     try:
         machine = llvm.Target.from_triple(target.triple).create_target_machine(
-            cpu=target.cpu, features=features, opt=level, reloc="pic", codemodel="default"
+            cpu=target.cpu, features=features, opt=level if optimise else 1, reloc="pic", codemodel="default"
         )
     except RuntimeError as error:
         raise CodegenError(
@@ -161,7 +163,7 @@ def _module(text: str, target: Target, optimise: bool) -> tuple[llvm.ModuleRef, 
     except RuntimeError as error:
         reasons = " | ".join(str(error).strip().split("\n"))
         raise CodegenError("LLVM's verifier refuses the IR", why=reasons) from error
-    options = llvm.create_pipeline_tuning_options(speed_level=2 if optimise else 0)
+    options = llvm.create_pipeline_tuning_options(speed_level=min(level, 2) if optimise else 0)
     options.loop_vectorization = False
     options.slp_vectorization = False
     options.loop_interleaving = False

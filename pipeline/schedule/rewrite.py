@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import assert_never
 
 from pipeline.ir.expr import Const, Expr, Load, Op, Var, affine, dtype_of, map_children, simplify, substitute, variables
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Combine, Derived, Iter, Loop, Stmt, map_block_exprs
 from pipeline.ir.region import at_least, interval
-from pipeline.ir.scalar_limits import largest, smallest
+from pipeline.ir.scalar_limits import neutral_number
 from pipeline.schedule.nest import nest, over_loops
 
 WHOLE: frozenset[DType] = frozenset({"int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"})
@@ -26,15 +25,7 @@ def constant(number: int, dtype: DType) -> Const:
 
 def neutral(combine: Combine, dtype: DType) -> Const:
     """The value that changes nothing when it is combined."""
-    match combine:
-        case "sum":
-            return constant(0, dtype)
-        case "prod":
-            return constant(1, dtype)
-        case "max" | "min":
-            return Const(smallest(dtype) if combine == "max" else largest(dtype), dtype)
-        case _:
-            assert_never(combine)
+    return Const(neutral_number(combine, dtype), dtype)
 
 
 def cast(expr: Expr, dtype: DType) -> Expr:

@@ -40,7 +40,7 @@ from pipeline.ir.graph import (
 )
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Buffer, Combine, Iter, Loop, Program, Seq, Stmt
-from pipeline.ir.scalar_limits import largest, smallest
+from pipeline.schedule.rewrite import neutral
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 ACCUMULATE: dict[DType, DType] = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32",
@@ -276,7 +276,7 @@ class _Lowering:
         into = target if wide == dtype else self.buffer(f"{target}_wide", spatial, wide, "intermediate")
         self.regions.append(self.nest(
             name, into, spatial, lambda s, r: _as(value(s, r), wide), reduced=reduced, combine=combine,
-            init=_neutral(kind, wide)))  # fmt: skip
+            init=neutral(combine, wide)))  # fmt: skip
         self.narrow(name, into, target, spatial, wide, dtype)
 
     def reduce(self, name: str, node: Node, target: str, kind: str, axes: tuple[int, ...]) -> None:
@@ -300,7 +300,7 @@ class _Lowering:
         self.regions.append(self.nest(
             f"{name}_best", best, node.type.shape,
             lambda s, r: self.load(source, _scatter_axes(s, r, axes, len(shape))), reduced=reduced,
-            combine=kind, init=_neutral(kind, dtype)))  # type: ignore[arg-type]  # fmt: skip
+            combine=kind, init=neutral(kind, dtype)))  # type: ignore[arg-type]  # fmt: skip
         far = Const(-1 if op.last else reduced[0])
 
         def value(s: tuple[Expr, ...], r: tuple[Expr, ...]) -> Expr:
@@ -410,6 +410,7 @@ class _Lowering:
         shape, dtype = node.type.shape, node.type.dtype
         axis = op.axis % len(shape)
         last = Const(shape[axis] - 1)
+        combine: Combine = op.kind  # type: ignore[assignment]
         wide = ACCUMULATE.get(dtype, dtype) if op.kind in ("sum", "prod") and dtype in FLOATS else dtype
         into = target if wide == dtype else self.buffer(f"{target}_wide", shape, wide, "intermediate")
         fn = {"sum": "add", "prod": "mul"}.get(op.kind, op.kind)
@@ -427,9 +428,9 @@ class _Lowering:
             running = Load(into, place(s, before), wide)
             if op.exclusive:
                 both_ = Op(fn, (running, _as(self.load(node.inputs[0], place(s, before)), wide)), wide)
-                return Op("guard", (started, both_, _neutral(op.kind, wide)), wide)
+                return Op("guard", (started, both_, neutral(combine, wide)), wide)
             here = _as(self.load(node.inputs[0], place(s, step)), wide)
-            return Op(fn, (Op("guard", (started, running, _neutral(op.kind, wide)), wide), here), wide)
+            return Op(fn, (Op("guard", (started, running, neutral(combine, wide)), wide), here), wide)
 
         kinds = tuple("scan" if d == axis else "spatial" for d in range(len(shape)))
         self.regions.append(self.nest(name, into, shape, value, store=lambda s: place(s, s[axis]), kinds=kinds))
@@ -473,7 +474,7 @@ class _Lowering:
             block = Block(f"{name}_{suffix}", (*outer, iter_), into, s, value, how, init)
             return Loop((Axis(f"{name}_{suffix}_r0", Poly.of(extent)),), block)
 
-        worst = _neutral(kind, dtype)
+        worst = neutral(kind, dtype)
         candidate = Op("where", (after(s, r), key(s, r), worst), dtype)
         hit = Op("and", (after(s, r), Op("eq", (key(s, r), Load(best, s, dtype)), "bool")), "bool")
         body: Stmt = Seq((
@@ -586,18 +587,6 @@ def _as(expr: Expr, dtype: DType) -> Expr:
         return Const(_number(expr.value, dtype), dtype)
     have = expr.dtype if isinstance(expr, Load | Op) else "int64"
     return expr if have == dtype else Op("cast", (expr,), dtype)
-
-
-def _neutral(kind: str, dtype: DType) -> Const:
-    match kind:
-        case "sum":
-            return Const(_number(0, dtype), dtype)
-        case "prod":
-            return Const(_number(1, dtype), dtype)
-        case "max":
-            return Const(smallest(dtype), dtype)
-        case _:
-            return Const(largest(dtype), dtype)
 
 
 def _number(value: float, dtype: DType) -> int | float | bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from pipeline.codegen.llvm.emit_prefetch import PrefetchEmitter
-from pipeline.codegen.llvm.emit_state import Lanes, Place, Sink, neutral_value, row_major, written
+from pipeline.codegen.llvm.emit_state import Lanes, Place, Sink, row_major, written
 from pipeline.codegen.llvm.ir_builder import (
     MEMORY_TYPE,
     VALUE_TYPE,
@@ -20,6 +20,7 @@ from pipeline.errors import CodegenError
 from pipeline.ir.expr import variables
 from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.program import Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, walk
+from pipeline.ir.scalar_limits import neutral_number
 
 SMALL_SCRATCH = 4096  # bytes: a shared buffer up to this size lives on the stack of its thread
 ACCUMULATORS = 4  # of a reduction along a row: enough to hide the latency of an addition
@@ -253,7 +254,7 @@ class Emitter(PrefetchEmitter):
         b, place = self.b, self.places[block.buffer]
         dtype = place.buffer.dtype
         type_ = VALUE_TYPE[dtype]
-        neutral = literal(neutral_value(block.combine, dtype), type_, lanes)
+        neutral = literal(neutral_number(block.combine, dtype), type_, lanes)
         whole = (end - start) // lanes
         count = max(1, min(ACCUMULATORS, whole))
         names = [b.alloca(lanes, type_, 64) for _ in range(count)]

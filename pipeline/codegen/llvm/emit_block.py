@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.codegen.llvm.elementwise import elementwise, extremum
-from pipeline.codegen.llvm.emit_state import Sink, neutral_value
+from pipeline.codegen.llvm.emit_state import Sink
 from pipeline.codegen.llvm.emit_value import ValueEmitter
 from pipeline.codegen.llvm.ir_builder import (
     FLOATS,
@@ -18,6 +18,7 @@ from pipeline.errors import CodegenError
 from pipeline.ir.expr import Expr, Op, affine
 from pipeline.ir.graph import DType
 from pipeline.ir.program import Block
+from pipeline.ir.scalar_limits import neutral_number
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class BlockEmitter(ValueEmitter):
         if spread and self.lanes is not None:
             value = self.b.splat(value, self.lanes.count)
             if self.lanes.mask is not None:
-                value = self.b.select(self.lanes.mask, value, literal(neutral_value(block.combine, dtype), value.type))
+                value = self.b.select(self.lanes.mask, value, literal(neutral_number(block.combine, dtype), value.type))
             value = self.across(block.combine, value, dtype)
         old = self.read(place, offset, block.indices)
         self.write(place, offset, block, self.combine(block.combine, old, value, dtype))
@@ -146,7 +147,7 @@ class BlockEmitter(ValueEmitter):
             value = b.binary("fmul", *product) if product is not None else self.value(block.value)
             value = b.splat(value, lanes.count)
             if lanes.mask is not None:
-                value = b.select(lanes.mask, value, literal(neutral_value(block.combine, dtype), value.type))
+                value = b.select(lanes.mask, value, literal(neutral_number(block.combine, dtype), value.type))
             new = self.combine(block.combine, old, value, dtype)
         b.emit(f"store {type_} {new}, ptr {pointer}, align 64")
 

@@ -6,18 +6,14 @@ from dataclasses import dataclass, field
 
 from pipeline.codegen.llvm.conditions import ConditionTable
 from pipeline.codegen.llvm.ir_builder import (
-    FLOATS,
     IrBuilder,
     Value,
     literal,
 )
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.codegen.llvm.vector_math import MathLibrary
-from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.program import Block, Buffer, Stmt, walk
 from pipeline.ir.target import Target
-
-NEUTRAL = {"sum": 0, "prod": 1}
 
 
 @dataclass(slots=True)
@@ -169,18 +165,6 @@ def row_major(shape: list[int] | tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= extent
     return tuple(reversed(strides))
-
-
-def neutral_value(how: str, dtype: DType) -> int | float:
-    """What changes nothing when it is combined."""
-    if how in NEUTRAL:
-        return NEUTRAL[how]
-    if dtype in FLOATS:
-        return float("-inf") if how == "max" else float("inf")
-    bits = ITEM_BYTES[dtype] * 8
-    if dtype.startswith("uint") or dtype == "bool":
-        return 0 if how == "max" else (1 if dtype == "bool" else 2**bits - 1)
-    return -(1 << (bits - 1)) if how == "max" else (1 << (bits - 1)) - 1
 
 
 def round_to_bfloat16(b: IrBuilder, value: Value) -> Value:

@@ -28,7 +28,7 @@ from pipeline.schedule.variables import Tile
 from rules.schedule.innermost import contiguous
 from rules.schedule.multi_level_tiling import MultiLevelTiling, epilogue
 from rules.schedule.parallel_vectorize import ParallelVectorize
-from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
+from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of, loop_of
 
 COLUMNS = 16  # whose sums are kept at once where lanes run along the sum
 
@@ -68,10 +68,10 @@ class MatrixVector:
             return []
         reduced = [it for it in found.iters if it.kind == "reduce" and it.extent.value > 1]
         lanes = lanes_of(sketch.program, found, target)
-        inner = next((it for it in reversed(reduced) if contiguous(found, _loop(it))), None)
+        inner = next((it for it in reversed(reduced) if contiguous(found, loop_of(it))), None)
         if inner is not None and inner.extent.value >= 2 * lanes and not _packed(sketch.program, found, inner):
             return [sketch, *_along_sum(sketch, found, columns, others, inner, lanes, target)]
-        if not reduced or not contiguous(found, _loop(columns)):
+        if not reduced or not contiguous(found, loop_of(columns)):
             return []
         tiled = MultiLevelTiling("SRSRS").apply(sketch, block, target)
         made = [sketch, *_as_it_lies(sketch.program, tiled)]
@@ -82,7 +82,7 @@ class MatrixVector:
 
     def _in_pieces(self, sketch: Sketch, block: Block, it: Iter, target: Target) -> list[Sketch]:
         """A piece of the sum for each thread, and their sums added at the end."""
-        loop, extent = _loop(it), it.extent.value
+        loop, extent = loop_of(it), it.extent.value
         if target.cores < 2 or extent < 16 * target.cores:
             return []
         piece = -(-extent // target.cores)
@@ -100,7 +100,7 @@ def _along_sum(
     sketch: Sketch, block: Block, columns: Iter, others: list[Iter], inner: Iter, lanes: int, target: Target
 ) -> list[Sketch]:
     """Lanes along the sum: `<block>_rf` fills vectors of partial sums, the block adds up each of them."""
-    name, loop, rank = block.name, _loop(inner), len(block.indices)
+    name, loop, rank = block.name, loop_of(inner), len(block.indices)
     dims = {index.name: d for d, index in enumerate(block.indices) if isinstance(index, Var)}
     if columns.var not in dims or any(it.var not in dims for it in others):
         return []
@@ -178,7 +178,7 @@ def _packed(program: Program, block: Block, inner: Iter) -> bool:
         forms = [affine(over_loops(block, index)) for index in load.indices]
         if any(form is None for form in forms):
             return True
-        moving = any(form is not None and form.coefficient(_loop(inner)).terms for form in forms)
+        moving = any(form is not None and form.coefficient(loop_of(inner)).terms for form in forms)
         if moving and buffer is not None and buffer.role == "constant":
             return True
     return False
@@ -193,8 +193,3 @@ def _as_it_lies(program: Program, sketches: list[Sketch]) -> list[Sketch]:
         if all(buffer is not None and buffer.role == "constant" for buffer in buffers):
             kept.append(sketch)
     return kept
-
-
-def _loop(it: Iter) -> str:
-    assert isinstance(it.binding, Var)
-    return it.binding.name

@@ -26,7 +26,7 @@ from pipeline.schedule.steps import (
     Vectorize,
 )
 from pipeline.schedule.variables import Tile
-from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of
+from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of, loop_of
 
 LARGEST_TILE = 64  # iterations of a middle level
 LARGEST_SUM = 1024  # iterations of a reduced loop inside another one
@@ -169,7 +169,7 @@ def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, 
     cut = [it for it in plan.reduced if it.extent.value > 1][-1:] if reduce_levels > 1 else []
     unroll = cut if structure.endswith("RRS") else []
     for it in plan.reduced:
-        loop, names = _loop(it), [_loop(it)]
+        loop, names = loop_of(it), [loop_of(it)]
         if it in cut:
             names = [f"{loop}_{level}" for level in range(reduce_levels)]
             symbols = tuple(f"t_{name}" for name in names[1:])
@@ -204,7 +204,7 @@ def _tile(sketch: Sketch, plan: _Plan, structure: str, rows: int, vectors: int, 
 
 def _split(sketch: Sketch, plan: _Plan, it: Iter, levels: int, rows: int, vectors: int) -> tuple[Sketch, list[str]]:
     """The loop of a spatial iteration variable over its levels; an extent of one stays one loop."""
-    loop, extent = _loop(it), it.extent.value
+    loop, extent = loop_of(it), it.extent.value
     if extent == 1 or levels == 1:
         plan.levels.setdefault(("S", 0), []).append(loop)
         return sketch, [loop]
@@ -386,8 +386,3 @@ def _kinds(sketch: Sketch, plan: _Plan, loops: list[str]) -> Sketch:
             continue
         sketch = sketch.apply(Vectorize(loop) if d == position else Unroll(loop))
     return sketch
-
-
-def _loop(it: Iter) -> str:
-    assert isinstance(it.binding, Var)
-    return it.binding.name

@@ -12,7 +12,7 @@ from pipeline.schedule.nest import Place, block_at, loads_of, loop_at, over_loop
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import DecomposeReduction, Fuse, Parallel, Reorder, Split, Step, Vectorize
 from pipeline.schedule.variables import Tile
-from rules.schedule.scheduled import is_scheduled, lanes_of
+from rules.schedule.scheduled import is_scheduled, lanes_of, loop_of
 
 LONGEST = 4096  # elements of one vectorized piece
 
@@ -35,16 +35,16 @@ class ParallelVectorize:
         others = [it for it in found.iters if it.kind != "spatial"]
         vector = _contiguous(found, spatial)
         lanes = lanes_of(sketch.program, found, target)
-        outer = [_loop(it) for it in spatial if it is not vector]
-        inner = [_loop(vector)] if vector is not None else []
-        order = (*outer, *(_loop(it) for it in others), *inner)
+        outer = [loop_of(it) for it in spatial if it is not vector]
+        inner = [loop_of(vector)] if vector is not None else []
+        order = (*outer, *(loop_of(it) for it in others), *inner)
         if len(order) > 1:
             sketch = _try(sketch, Reorder(order))
         if vector is not None:
             sketch, outer = _split_long(sketch, vector, outer, lanes, target)
             sketch = _try(sketch, Vectorize(inner[0] if not outer or inner[0] not in outer else f"{inner[0]}_1"))
         if found.combine is not None and found.init is not None:
-            first = next(_loop(it) for it in others) if others else None
+            first = next(loop_of(it) for it in others) if others else None
             if first is not None:
                 sketch = sketch.apply(DecomposeReduction(block, first))
         if not outer:
@@ -67,7 +67,7 @@ class ParallelVectorize:
 
 def _split_long(sketch: Sketch, vector: Iter, outer: list[str], lanes: int, target: Target) -> tuple[Sketch, list[str]]:
     """A vectorized loop that is all there is to share out, or that is very long, in pieces."""
-    loop, extent = _loop(vector), vector.extent.value
+    loop, extent = loop_of(vector), vector.extent.value
     shared = 1
     for name in outer:
         shared *= loop_at(sketch.program, name)[0].axes[0].extent.value
@@ -84,7 +84,7 @@ def _contiguous(block: Block, spatial: list[Iter]) -> Iter | None:
     """The spatial iteration along which the store, and as many loads as can be, step by one element."""
     best: tuple[float, Iter] | None = None
     for it in spatial:
-        loop = _loop(it)
+        loop = loop_of(it)
         if it.extent.value < 2:
             continue
         score = 2.0 * _step(block, block.indices, loop)
@@ -117,8 +117,3 @@ def _try(sketch: Sketch, step: Step) -> Sketch:
 def _variables(it: Iter) -> list[str]:
     form = affine(it.binding)
     return [] if form is None else [name for name, _ in form.terms]
-
-
-def _loop(it: Iter) -> str:
-    assert isinstance(it.binding, Var)
-    return it.binding.name

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.ir.expr import loads, variables
+from pipeline.ir.expr import Var, loads, variables
 from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.program import Block, Program
+from pipeline.ir.program import Block, Iter, Program
 from pipeline.ir.target import Target
 from pipeline.schedule.nest import Place, find_buffer
 
@@ -12,6 +12,12 @@ from pipeline.schedule.nest import Place, find_buffer
 def is_scheduled(place: Place) -> bool:
     """Has a rule given one of the loops around it a kind, or fused it?"""
     return any(loop.kind != "serial" or len(loop.axes) > 1 for loop in place.loops)
+
+
+def loop_of(it: Iter) -> str:
+    """The loop that an iteration variable of an untouched block is bound to."""
+    assert isinstance(it.binding, Var)
+    return it.binding.name
 
 
 def lanes_of(program: Program, block: Block, target: Target) -> int:

@@ -152,7 +152,7 @@ class BlockOutput:
     """A value of depth 0 that leaves the block.
 
     omap   for each grid axis: the dimension along which the tiles of its points are put side by side; or "sum", "max":
-           the tiles are combined; or "stack": the axis becomes a new leading dimension (several: in the order of the axes)
+           the tiles are combined; or "stack": the axis becomes a new leading dimension (several: in their order)
     """
 
     value: int
@@ -163,10 +163,10 @@ class BlockOutput:
 class BlockGraph:
     """The body of a custom kernel. `loops` is a nest, the outermost first; it may be empty.
 
-    The depth of a value is the number of loops it lives in: of an input, up to the innermost loop that partitions it; of
-    an operator, the greatest of its operands; of an accumulator, its level. What has the depth 0 is computed once per
-    grid point: before the loops, or after them where it depends on an accumulator. One traversal: what depends on an
-    accumulator of level L is not read inside a loop of number L or higher.
+    The depth of a value is the number of loops it lives in: of an input, up to the innermost loop that partitions it;
+    of an operator, the greatest of its operands; of an accumulator, its level. What has the depth 0 is computed once
+    per grid point: before the loops, or after them where it depends on an accumulator. One traversal: what depends on
+    an accumulator of level L is not read inside a loop of number L or higher.
     """
 
     grid: tuple[Axis, ...]

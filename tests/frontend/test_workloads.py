@@ -25,6 +25,8 @@ NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "onnx")
 
 CONV = {"h": 7, "w": 6, "ci": 4, "co": 8, "k": 3, "s": 2, "p": 1}
 BERT = {"layers": 2, "hidden": 8, "heads": 2, "intermediate": 16, "vocabulary": 11, "positions": 9, "sequence": 5}
+HEADS = {"heads": 2, "queries": 3, "keys": 5, "dim": 4}
+LLAMA = {"hidden": 8, "heads": 4, "kv_heads": 2, "dim": 4, "inner": 12, "sequence": 5}
 TINY: dict[str, dict[str, Any]] = {
     "c1d": {"length": 7, "ci": 3, "co": 5, "k": 3, "s": 2, "p": 1},
     "c2d": CONV,
@@ -47,11 +49,27 @@ TINY: dict[str, dict[str, Any]] = {
     "bert": BERT,
     "bert_large": BERT,
     "gpt2": {"layers": 2, "hidden": 8, "heads": 2, "vocabulary": 11, "positions": 9, "sequence": 5},
+    "gqa": HEADS,
+    "gqa_decode": HEADS,
+    "mha": HEADS,
+    "mqa": HEADS,
+    "qknorm": HEADS,
+    "rmsnorm_linear": {"rows": 3, "hidden": 7, "outputs": 5},
+    "lora": {"rows": 3, "hidden": 7, "outputs": 5, "rank": 2},
+    "gated_mlp": {"rows": 3, "hidden": 7, "inner": 5},
+    "full_mlp": {"rows": 3, "hidden": 7, "inner": 5},
+    "ntrans": {"rows": 3, "hidden": 7},
+    "moe": {"experts": 2, "rows": 3, "hidden": 7, "inner": 5},
+    "llama_block": LLAMA,
+    "llama_decode": {**LLAMA, "sequence": 1, "past": 4},
+    "gpt2_decode": {"layers": 2, "hidden": 8, "heads": 2, "vocabulary": 11, "positions": 9, "past": 4},
     "resnet50": {"size": 32, "width": 4, "classes": 10, "blocks": [1, 2, 1, 1]},
     "mobilenet_v2": {"size": 32, "width": 0.25, "classes": 10},
 }
 CASES = {"c1d": 4, "c2d": 4, "c3d": 4, "gmm": 4, "grp": 4, "dil": 4, "dep": 4, "t2d": 4, "cap": 4, "nrm": 4, "sfm": 4,
-         "cbr": 4, "tbg": 4, "odd": 7}  # fmt: skip
+         "cbr": 4, "tbg": 4, "odd": 7, "gqa": 2, "gqa_decode": 2, "mha": 2, "mqa": 1, "qknorm": 2, "rmsnorm_linear": 2,
+         "lora": 1, "gated_mlp": 2, "full_mlp": 1, "ntrans": 2, "moe": 1}  # fmt: skip
+PRESETS = ("bert_large", "gpt2_decode", "llama_decode")
 
 
 def make(name: str, **changes: Any) -> Workload:
@@ -76,7 +94,7 @@ def test_the_file_gives_every_argument_and_its_default(name: str):
     del data["_target_"]
     assert set(data) == set(fields)
     assert data.pop("name") == name
-    if name not in ("bert_large",):
+    if name not in PRESETS:
         data = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
         assert data == {key: value for key, value in fields.items() if key != "name"}
 
@@ -98,7 +116,8 @@ def test_the_seed_alone_decides_the_graph(name: str):
     texts = [to_text(make(name, **TINY[name]).build(seed)) for seed in (3, 3, 4)]
     assert texts[0] == texts[1]
     assert ("constant<" in texts[0] and texts[0] != texts[2]) or name in (
-        "gmm", "gram", "nrm", "sfm", "softmax", "tbg", "cap", "attention", "odd",
+        "gmm", "gram", "nrm", "sfm", "softmax", "tbg", "cap", "attention", "odd", "gqa", "gqa_decode", "mha", "mqa",
+        "qknorm", "ntrans", "moe",
     )  # fmt: skip
 
 
@@ -122,6 +141,16 @@ def test_every_case_builds_and_the_next_one_is_refused(name: str, count: int):
         ("cap", 0, ["1x16x16x32x4x4", "3x3x32x32x4x4", "1x8x8x32x4x4"]), ("nrm", 3, ["1x4096x1024", "1"]),
         ("softmax", 3, ["2048x2048", "2048x2048"]), ("cbr", 2, ["1x128x28x28", "1x256x14x14"]),
         ("tbg", 2, ["1x64x12x128", "1x64x12x128", "1x12x64x64"]), ("odd", 4, ["4x2048", "2048x768", "4x768"]),
+        ("gqa", 0, ["2x256x64", "2x64x4096", "2x4096x64", "2x256x64"]),
+        ("gqa", 1, ["16x256x64", "16x64x4096", "16x4096x64", "16x256x64"]),
+        ("gqa_decode", 1, ["16x8x64", "16x64x4096", "16x4096x64", "16x8x64"]),
+        ("mha", 1, ["256x16x64", "256x64x4096", "256x4096x64", "256x16x64"]),
+        ("mqa", 0, ["1x1024x64", "1x64x4096", "1x4096x64", "1x1024x64"]),
+        ("qknorm", 0, ["2x256x64", "2x64x4096", "2x4096x64", "2x256x64"]),
+        ("rmsnorm_linear", 1, ["16x4096", "16x6144"]), ("lora", 0, ["16x256", "16x4096"]),
+        ("gated_mlp", 0, ["1x4096", "1x4096"]), ("full_mlp", 0, ["8x4096", "8x4096"]),
+        ("ntrans", 1, ["64x4096", "64x4096", "64x4096", "64x4096"]),
+        ("moe", 0, ["8x8x4096", "8x4096x4096", "8x4096x4096", "8x8x4096"]),
         ("odd", 5, ["256x256", "256x256"]), ("odd", 6, ["1x3x224x224", "1x64x112x112"]),
     ],
 )  # fmt: skip
@@ -137,7 +166,8 @@ def test_given_sizes_take_the_place_of_the_case():
     assert [node.type.shape for node in graph.nodes] == [(197, 64), (64, 1024), (197, 1024)]
 
 
-@pytest.mark.parametrize("name", ["c2d", "gmm", "cap", "tbg", "layer_norm", "cbr"])
+@pytest.mark.parametrize("name", ["c2d", "gmm", "cap", "tbg", "layer_norm", "cbr", "rmsnorm_linear", "lora",
+                                  "gated_mlp", "full_mlp", "moe"])  # fmt: skip
 def test_weights_are_constants_or_inputs_as_asked(name: str):
     counts = []
     for constant in (True, False):
@@ -165,6 +195,21 @@ def test_a_half_precision_convolution_is_summed_in_float32():
         ("t2d", {"h": 1, "w": 1, "p": 9}, "removes the whole result"),
         ("cap", {"h": 1, "k": 9}, "larger than the padded input"),
         ("attention", {"queries": 9, "keys": 3, "causal": True}, "a query sees no key"),
+        ("gqa", {"keys": 0}, "workload.keys of gqa: the size is not positive"),
+        ("mha", {"case": 2}, "0: 32,16,4096,64 · 1: 256,16,4096,64"),
+        ("qknorm", {"eps": -1e-6}, "workload.eps of qknorm: it is added to a mean square"),
+        ("rmsnorm_linear", {"rows": -3}, "workload.rows of rmsnorm_linear: the size is not positive"),
+        ("rmsnorm_linear", {"eps": float("nan")}, "workload.eps of rmsnorm_linear"),
+        ("lora", {"rank": 0}, "workload.rank of lora"),
+        ("gated_mlp", {"inner": 0}, "workload.inner of gated_mlp"),
+        ("full_mlp", {"hidden": 0}, "workload.hidden of full_mlp"),
+        ("ntrans", {"eps": -1.0}, "workload.eps of ntrans"),
+        ("moe", {"experts": 0}, "workload.experts of moe"),
+        ("llama_block", {"heads": 6, "kv_heads": 4}, "share the heads of keys evenly"),
+        ("llama_block", {"dim": 5}, "dim 5 is odd"),
+        ("llama_block", {"past": -1}, "not positive"),
+        ("llama_block", {"theta": 0.0}, "a positive base"),
+        ("llama_block", {"eps": -1.0}, "workload.eps of llama_block"),
         ("bert", {"heads": 5}, "does not divide into heads"),
         ("bert", {"sequence": 513}, "longer than the table of positions"),
         ("gpt2", {"sequence": 1000, "past": 100}, "longer than the table of positions"),

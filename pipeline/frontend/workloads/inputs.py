@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from pipeline.frontend.workloads.stream import stream
@@ -13,7 +15,10 @@ ANY_INTEGER = 8  # integers that index nothing are below this
 
 
 def inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
-    """One array for each input: standard normal; ids below the size that they index; masks of a row of 1, then 0."""
+    """One array for each input: standard normal; ids below the size that they index; masks of a row of 1, then 0.
+
+    What is called a weight is scaled by the number of summands of a product with it, so that this keeps its size.
+    """
     feeds = {}
     for number, node in enumerate(graph.nodes):
         if not isinstance(node.op, g.Input):
@@ -21,7 +26,8 @@ def inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
         name, shape, dtype = node.op.name, node.type.shape, numpy_dtype(node.type.dtype)
         rng = stream(seed, f"inputs/{name}")
         if node.type.dtype in FLOATS:
-            feeds[name] = rng.standard_normal(shape).astype(dtype)
+            fan_in = shape[-2] if "weight" in name.lower() and len(shape) > 1 else 1
+            feeds[name] = (rng.standard_normal(shape) / math.sqrt(max(1, fan_in))).astype(dtype)
         elif "mask" in name.lower():
             feeds[name] = _mask(rng, shape).astype(dtype)
         elif node.type.dtype == "bool":

@@ -51,7 +51,7 @@ from pipeline.search.tuner import Budget, Report, Tuner, make_state, stream
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
-from pipeline.space.task import flops
+from pipeline.space.task import flops, traffic
 from pipeline.store.store import Store
 from pipeline.verification.module_gate import Report as Verification
 from pipeline.verification.module_gate import verify_module
@@ -113,7 +113,7 @@ class Run:
                 Latency.of(list(latency)).median, alone,
             )  # fmt: skip
         peers = self._compared(model, artifact, feeds)
-        summary = self._summary(workload, target, peak, tuner, verification, latency, peers, artifact)
+        summary = self._summary(workload, model, target, peak, tuner, verification, latency, peers, artifact)
         write_summary(summary, self.folder / "summary.json")
         if self.config.report.console:
             for line in summary_lines(summary):
@@ -265,7 +265,7 @@ class Run:
     # ------------------------------------------------------------------ report
 
     def _summary(
-        self, workload: Workload, target: Target, peak: Peak, tuner: Tuner, verification: Verification,
+        self, workload: Workload, model: Graph, target: Target, peak: Peak, tuner: Tuner, verification: Verification,
         latency: Sequence[float], peers: dict[str, PeerSummary], artifact: Path,
     ) -> Summary:  # fmt: skip
         failed: Counter[str] = Counter()
@@ -282,6 +282,7 @@ class Run:
             max_error=MaxError(absolute=error.absolute, relative=error.relative, tolerance=error.tolerance),
             latency_ms=measured, predicted=False,
             untuned_ms=measured.median + gained * 1e3,
+            roofline_ms=max(flops(model) / peak.gflops, traffic(model) / peak.bandwidth_gbs) / 1e6,
             tuning_seconds=tuner.tuning_seconds, trials=tuner.trials, invalid_candidates=tuner.invalid,
             failed_candidates=dict(failed),
             tasks=tuple(

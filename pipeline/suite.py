@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,61 @@ def write_table(folder: Path) -> None:
 
 
 def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The lines: name, whether verified, our median in ms, and for each peer its median over ours."""
-    peers = sorted({peer for summary in summaries.values() for peer in summary.get("peers") or {}})
-    rows = [["run", "verified", "ms", *peers]]
+    """The lines: name, our median in ms, each peer's median over ours, the best peer's, the share of the roofline,
+    and whether verified. The last row has the geometric means.
+
+    A peer that gave another result, failed or is missing has that in place of a ratio, and is not among the best.
+    """
+    peers = list(dict.fromkeys(peer for summary in summaries.values() for peer in summary.get("peers") or {}))
+    columns = [*peers, *(["best peer"] if peers else []), "roofline"]
+    rows, figures = [["run", "ms", *columns, "verified"]], []
     for name, summary in summaries.items():
-        measured = summary.get("peers") or {}
-        ratios = [_figure((measured.get(peer) or {}).get("ratio"), "x") for peer in peers]
-        ours = _figure((summary.get("latency_ms") or {}).get("median"), "")
-        rows.append([name, "yes" if summary.get("verified") is True else "NO", ours, *ratios])
+        ratios = {peer: _ratio(summary, peer) for peer in peers}
+        known = [ratio for ratio in ratios.values() if ratio is not None]
+        shown = {**ratios, "best peer": min(known, default=None), "roofline": _of_roofline(summary)}
+        figures.append(shown)
+        cells = [_cell(column, shown[column], summary) for column in columns]
+        verified = "yes" if summary.get("verified") is True else "NO"
+        rows.append([name, _figure(_median(summary), ""), *cells, verified])
+    if len(rows) > 2:
+        means = {column: _geometric_mean(figure[column] for figure in figures) for column in columns}
+        verified = f"{sum(row[-1] == 'yes' for row in rows[1:])} of {len(figures)}"
+        rows.append(["geometric mean", "", *(_cell(column, means[column], {}) for column in columns), verified])
     return _aligned(rows)
 
 
-def _figure(value: object, unit: str) -> str:
-    return f"{value:.4g}{unit}" if isinstance(value, int | float) else "-"
+def _median(summary: Mapping[str, Any]) -> float | None:
+    value = (summary.get("latency_ms") or {}).get("median")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _ratio(summary: Mapping[str, Any], peer: str) -> float | None:
+    """The peer's median over ours, where it gave our result."""
+    found = (summary.get("peers") or {}).get(peer) or {}
+    value = found.get("ratio")
+    return float(value) if isinstance(value, int | float) and found.get("status", "ok") == "ok" else None
+
+
+def _of_roofline(summary: Mapping[str, Any]) -> float | None:
+    """The time that the machine's limits allow for the whole model, over ours."""
+    roofline, ours = summary.get("roofline_ms"), _median(summary)
+    return roofline / ours if isinstance(roofline, int | float) and ours else None
+
+
+def _geometric_mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and value > 0]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else None
+
+
+def _cell(column: str, value: float | None, summary: Mapping[str, Any]) -> str:
+    if value is None:
+        status = ((summary.get("peers") or {}).get(column) or {}).get("status", "ok")
+        return "-" if status == "ok" else str(status)
+    return f"{value:.0%}" if column == "roofline" else _figure(value, "x")
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.4g}{unit}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

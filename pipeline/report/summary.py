@@ -81,7 +81,11 @@ class Machine(_Part):
 
 
 class Summary(_Part):
-    """summary.json. latency_ms is None where the run did not get as far as measuring the module."""
+    """summary.json. latency_ms is None where the run did not get as far as measuring the module.
+
+    roofline_ms  of the whole model in one piece: its arithmetic at the measured peak, or its inputs, constants and
+                 outputs, each moved once, at the measured bandwidth, whichever takes longer
+    """
 
     workload: str
     target: str
@@ -92,6 +96,7 @@ class Summary(_Part):
     latency_ms: Latency | None
     predicted: bool
     untuned_ms: float | None
+    roofline_ms: float | None = None
     tuning_seconds: float
     trials: int
     invalid_candidates: int

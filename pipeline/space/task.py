@@ -62,11 +62,14 @@ def flops(graph: Graph) -> int:
 
 
 def traffic(graph: Graph) -> int:
-    """Bytes of all inputs and outputs; of a table that is only looked up in, the rows that are taken."""
+    """Bytes of all inputs, constants and outputs; of a table that is only looked up in, the rows that are taken.
+
+    A constant of rank 0 is part of the code.
+    """
     outputs = [graph.nodes[number] for _, number in graph.outputs]
     total = sum(_bytes(node) for node in outputs)
     for number, node in enumerate(graph.nodes):
-        if isinstance(node.op, Input):
+        if isinstance(node.op, Input) or (isinstance(node.op, Constant) and node.type.shape):
             readers = [user for user in graph.nodes if number in user.inputs]
             looked_up = all(isinstance(user.op, Gather) and user.inputs[0] == number for user in readers)
             taken = sum(_bytes(user) for user in readers)

@@ -27,6 +27,7 @@ SUMMARY = Summary(
     latency_ms=Latency.of([4.0, 5.0, 6.0]),
     predicted=False,
     untuned_ms=9.0,
+    roofline_ms=4.0,
     tuning_seconds=12.5,
     trials=32,
     invalid_candidates=0,
@@ -54,7 +55,7 @@ SUMMARY = Summary(
 )
 KEYS = [
     *["workload", "target", "seed", "status", "verified", "max_error", "latency_ms", "predicted", "untuned_ms"],
-    *["tuning_seconds", "trials", "invalid_candidates", "failed_candidates", "tasks", "peers", "machine", "versions"],
+    *["roofline_ms", "tuning_seconds", "trials", "invalid_candidates", "failed_candidates", "tasks", "peers", "machine", "versions"],
     "artifact",
 ]
 

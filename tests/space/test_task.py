@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.space.task import flops, make_task, title, traffic
@@ -20,6 +22,15 @@ def test_a_multiply_add_counts_two_and_an_elementwise_operation_one() -> None:
 def test_traffic_is_every_input_and_output_once() -> None:
     assert traffic(dense()) == 4 * (4 * 8 + 8 * 16 + 4 * 16)
     assert traffic(dense(dtype="float16")) == 2 * (4 * 8 + 8 * 16 + 4 * 16)
+
+
+def test_constants_are_traffic_as_inputs_are() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (4, 8), "float32"), b.constant(np.ones((8, 16), np.float32))
+    assert traffic(b.finish([("out", b.relu(b.matmul(x, w)))])) == traffic(dense())
+    b = GraphBuilder()
+    table, ids = b.constant(np.ones((1000, 8), np.float32)), b.input("ids", (3,), "int64")
+    assert traffic(b.finish([("out", b.gather(table, ids))])) == 3 * 8 + 2 * 3 * 8 * 4
 
 
 def test_moving_and_converting_is_no_work() -> None:

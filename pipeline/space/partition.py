@@ -7,6 +7,7 @@ cost nothing: both sides see the same bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,11 +38,15 @@ MOVES = (Transpose, Slice, Pad, Broadcast, Gather, Iota)  # operations that only
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One use of a task: the number of the task, and the values of the whole graph that it reads and writes."""
+    """One use of a task: the number of the task, and the values of the whole graph that it reads and writes.
+
+    members  the operations that it does, by number
+    """
 
     task: int
     inputs: tuple[int, ...]
     output: int
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +270,12 @@ class _Grouping:
         placed: list[tuple[Instance, list[int]]] = []
         for members in self.members:
             (output,) = self.escaping(set(members)) if self.escaping(set(members)) else (members[-1],)
-            subgraph, inputs, constants = self.extract(members, output)
+            subgraph, inputs, constants = extract(self.graph, members, output, aliases)
             task = make_task(subgraph, constants)
             if task.key not in known:
                 known[task.key] = len(tasks)
                 tasks.append(task)
-            placed.append((Instance(known[task.key], inputs, output), members))
+            placed.append((Instance(known[task.key], inputs, output, tuple(sorted(members))), members))
         order = self.order([members for _, members in placed], aliases)
         return Partition(tuple(tasks), tuple(placed[i][0] for i in order), aliases)
 
@@ -295,51 +300,54 @@ class _Grouping:
                 stack.append((index, True))
                 for member in groups[index]:
                     for source in self.graph.nodes[member].inputs:
-                        while source in aliases:
-                            source = aliases[source]
-                        owner = where.get(source)
+                        owner = where.get(base(source, aliases))
                         if owner is not None and owner != index and state[owner] == 0:
                             stack.append((owner, False))
         return done
 
-    def extract(self, members: list[int], output: int) -> tuple[Graph, tuple[int, ...], tuple[str, ...]]:
-        """The group as a graph of its own: operands in order of use, scalar constants kept, names dropped."""
-        nodes: list[Node] = []
-        numbers: dict[int, int] = {}
-        operands: list[int] = []
-        constants: list[str] = []
-        data: dict[str, np.ndarray] = {}
-        inside = set(members)
-        for member in sorted(members):
-            for source in self.graph.nodes[member].inputs:
-                if source in inside or source in numbers:
-                    continue
-                node = self.graph.nodes[source]
-                if isinstance(node.op, Constant) and self.graph.constants[node.op.key].size == 1:
-                    # named by its content: tasks that differ in a number are different tasks
-                    data[node.op.key] = self.graph.constants[node.op.key]
-                    nodes.append(Node(Constant(node.op.key), (), node.type))
-                else:
-                    known = isinstance(self.base(source).op, Constant)
-                    name = f"{'w' if known else 'x'}{len(operands)}"
-                    if known:
-                        constants.append(name)
-                    operands.append(source)
-                    nodes.append(Node(Input(name), (), node.type))
-                numbers[source] = len(nodes) - 1
-            node = self.graph.nodes[member]
-            nodes.append(Node(node.op, tuple(numbers[i] for i in node.inputs), node.type))
-            numbers[member] = len(nodes) - 1
-        graph = Graph(tuple(nodes), (("out", numbers[output]),), data)
-        return graph, tuple(operands), tuple(constants)
 
-    def base(self, value: int) -> Node:
-        """The node whose bytes a value is, through reshapes between groups."""
-        node = self.graph.nodes[value]
-        while isinstance(node.op, Reshape) and value not in self.group:
-            value = node.inputs[0]
-            node = self.graph.nodes[value]
-        return node
+def extract(
+    graph: Graph, members: Collection[int], output: int, aliases: Mapping[int, int]
+) -> tuple[Graph, tuple[int, ...], tuple[str, ...]]:
+    """Some operations as a graph of their own: operands in order of use, scalar constants kept, names dropped.
+
+    aliases   as in `Partition`: through them a constant is seen to be one
+    returns   the graph, the values of the whole graph that are its inputs, and the names of those that are constants
+    """
+    nodes: list[Node] = []
+    numbers: dict[int, int] = {}
+    operands: list[int] = []
+    constants: list[str] = []
+    data: dict[str, np.ndarray] = {}
+    inside = set(members)
+    for member in sorted(members):
+        for source in graph.nodes[member].inputs:
+            if source in inside or source in numbers:
+                continue
+            node = graph.nodes[source]
+            if isinstance(node.op, Constant) and graph.constants[node.op.key].size == 1:
+                # named by its content: tasks that differ in a number are different tasks
+                data[node.op.key] = graph.constants[node.op.key]
+                nodes.append(Node(Constant(node.op.key), (), node.type))
+            else:
+                known = isinstance(graph.nodes[base(source, aliases)].op, Constant)
+                name = f"{'w' if known else 'x'}{len(operands)}"
+                if known:
+                    constants.append(name)
+                operands.append(source)
+                nodes.append(Node(Input(name), (), node.type))
+            numbers[source] = len(nodes) - 1
+        node = graph.nodes[member]
+        nodes.append(Node(node.op, tuple(numbers[i] for i in node.inputs), node.type))
+        numbers[member] = len(nodes) - 1
+    return Graph(tuple(nodes), (("out", numbers[output]),), data), tuple(operands), tuple(constants)
+
+
+def base(value: int, aliases: Mapping[int, int]) -> int:
+    """The value whose bytes a value is, through reshapes between groups."""
+    while value in aliases:
+        value = aliases[value]
+    return value
 
 
 def _merges(before: Shape, after: Shape) -> bool:

@@ -406,13 +406,24 @@ class BlockLowering:
             value = self.tile(name, made.spatial, depth)
             assert value.buffer is not None
             start = neutral(made.combine, DTYPE)
-            into.append(nest(name, value.buffer, made.spatial, made.reduced, made.read, _local, made.combine, start))
+            into.append(
+                nest(
+                    name,
+                    value.buffer,
+                    made.spatial,
+                    made.reduced,
+                    made.read,
+                    _in_tile(made.spatial),
+                    made.combine,
+                    start,
+                )
+            )
             return value
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made
         value = self.in_place(number, node, made) or self.tile(name, made.dims, depth)
         assert value.buffer is not None
-        into.append(nest(name, value.buffer, made.dims, (), lambda s, _: made.read(s), _local))
+        into.append(nest(name, value.buffer, made.dims, (), lambda s, _: made.read(s), _in_tile(made.dims)))
         return value
 
     def inlined(self, number: int, node: BlockNode, readers: list[BlockNode], made: Value) -> bool:
@@ -478,7 +489,7 @@ class BlockLowering:
 
     def tile(self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "") -> Value:
         buffer = f"{name}{suffix}_tile" if not suffix else f"{name}{suffix}"
-        self.scratch[depth].append(Buffer(buffer, tuple(dim.extent for dim in dims), DTYPE, "shared"))
+        self.scratch[depth].append(Buffer(buffer, _kept(dims), DTYPE, "shared"))
         return _scratch(buffer, dims)
 
     # ------------------------------------------------------------------ accumulators
@@ -501,33 +512,33 @@ class BlockLowering:
             raise cannot(name, "an accumulator keeps a dimension that its own loop cuts")
         value = self.tile(name, dims, op.level, "_acc")
         assert value.buffer is not None
-        buffer = value.buffer
+        buffer, store = value.buffer, _in_tile(dims)
         start: Const = LOWEST if isinstance(op, Running) and combine == "max" else neutral(combine, DTYPE)
-        self.before[op.level].append(nest(f"{name}_start", buffer, dims, (), lambda s, _: start, _local))
+        self.before[op.level].append(nest(f"{name}_start", buffer, dims, (), lambda s, _: start, store))
         if isinstance(op, RescaledSum):
             factor = self.values[node.inputs[1]]
             rescale = self.rescales[node.inputs[1]]
 
             def scaled(s: tuple[Index, ...], _: tuple[Index, ...]) -> Expr:
-                at = tuple(i.local for i in _aligned(s, factor.dims))
-                return Op("mul", (Load(buffer, tuple(i.local for i in s), DTYPE), Load(rescale, at, DTYPE)), DTYPE)
+                at = _in_tile(factor.dims)(_aligned(s, factor.dims))
+                return Op("mul", (Load(buffer, store(s), DTYPE), Load(rescale, at, DTYPE)), DTYPE)
 
-            into.append(nest(f"{name}_rescale", buffer, dims, (), scaled, _local))
+            into.append(nest(f"{name}_rescale", buffer, dims, (), scaled, store))
         if isinstance(op, Running):
             before = self.tile(name, dims, inner, "_before")
             change = self.tile(name, dims, inner, "_change")
             assert before.buffer is not None and change.buffer is not None
-            into.append(nest(f"{name}_keep", before.buffer, dims, (), lambda s, _: value.read(s), _local))
+            into.append(nest(f"{name}_keep", before.buffer, dims, (), lambda s, _: value.read(s), store))
         if made is not None:
-            into.append(nest(name, buffer, made.spatial, made.reduced, made.read, _local, combine))
+            into.append(nest(name, buffer, made.spatial, made.reduced, made.read, store, combine))
         else:
-            into.append(nest(name, buffer, dims, (), lambda s, _: operand.read(s), _local, combine))
+            into.append(nest(name, buffer, dims, (), lambda s, _: operand.read(s), store, combine))
         if isinstance(op, Running):
             self.rescales[number] = change.buffer  # type: ignore[assignment]
             into.append(
                 nest(
                     f"{name}_change", change.buffer or "", dims, (),
-                    lambda s, _: Op("exp", (Op("sub", (before.read(s), value.read(s)), DTYPE),), DTYPE), _local,
+                    lambda s, _: Op("exp", (Op("sub", (before.read(s), value.read(s)), DTYPE),), DTYPE), store,
                 )
             )  # fmt: skip
         return value
@@ -751,7 +762,8 @@ def _whole(tensor: Tensor) -> Value:
 
 
 def _scratch(buffer: str, dims: tuple[Dim, ...]) -> Value:
-    return Value(dims, lambda at: Load(buffer, _local(at), DTYPE), buffer)
+    place = _in_tile(dims)
+    return Value(dims, lambda at: Load(buffer, place(at), DTYPE), buffer)
 
 
 def _one() -> Dim:
@@ -815,8 +827,14 @@ def _reads(expr: Expr, buffer: str) -> bool:
             return False
 
 
-def _local(at: tuple[Index, ...]) -> tuple[Expr, ...]:
-    return tuple(i.local for i in at)
+def _kept(dims: tuple[Dim, ...]) -> tuple[Poly, ...]:
+    """The shape of a tile in scratch: dimensions of one element are left out."""
+    return tuple(dim.extent for dim in dims if dim.extent != Poly.of(1))
+
+
+def _in_tile(dims: tuple[Dim, ...]) -> Callable[[tuple[Index, ...]], tuple[Expr, ...]]:
+    """Where an element of a tile lies in scratch."""
+    return lambda at: tuple(i.local for i, dim in zip(at, dims, strict=True) if dim.extent != Poly.of(1))
 
 
 def _same(at: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -1,7 +1,8 @@
-"""µGraphs as an expert writes them, for the tests: one for each kind of thing that a block graph can do."""
+"""Hand-written µGraphs for the tests, as an expert writes them: one for each kind of thing that a block can do."""
 
 from __future__ import annotations
 
+from pipeline.ir.graph import Shape
 from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.mugraph_builder import MuGraphBuilder
 
@@ -89,4 +90,14 @@ HAND = {
     "split_product": split_product(),
     "split_decoding": split_decoding(),
     "two_loops": two_loops(),
+}
+
+# Shapes of the inputs and extents of the axes, for each of them.
+HAND_SHAPES: dict[str, tuple[dict[str, Shape], dict[str, int]]] = {
+    "rmsnorm_linear": ({"x": (8, 64), "w": (64, 96)}, {"n": 6, "k": 4}),
+    "gated_mlp": ({"x": (8, 64), "u": (64, 96), "v": (64, 96)}, {"n": 6, "k": 4}),
+    "online_attention": ({"q": (2, 6, 8), "k": (2, 10, 8), "v": (2, 10, 4)}, {"h": 2, "m": 3, "n": 5}),
+    "split_product": ({"x": (3, 30), "w": (30, 8)}, {"n": 2, "s": 3, "k": 5}),
+    "split_decoding": ({"q": (4, 8), "k": (4, 20, 8), "v": (4, 20, 8)}, {"h": 2, "s": 5, "n": 2}),
+    "two_loops": ({"x": (4, 6, 10), "w": (10,)}, {"m": 2, "j": 3, "k": 5}),
 }

@@ -1,0 +1,146 @@
+"""Shapes of µGraphs: what a tile and a result measure, and what does not divide or fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.errors import CheckError
+from pipeline.superopt.mugraph import (
+    Accumulate,
+    Concat,
+    Contract,
+    Fold,
+    Map,
+    RescaledSum,
+    Scalar,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
+)
+from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.mugraph_operator import result_shape
+from pipeline.superopt.mugraph_shapes import cuts, shapes
+from tests.superopt.hand_mugraphs import (
+    HAND,
+    HAND_SHAPES,
+    online_attention,
+    rmsnorm_linear,
+    split_decoding,
+    split_product,
+)
+
+
+def test_tiles_are_what_grid_and_loops_leave() -> None:
+    found = shapes(rmsnorm_linear(), {"x": (8, 64), "w": (64, 96)}, {"n": 6, "k": 4})
+    assert found.tensors == ((8, 64), (64, 96), (8, 96))
+    (block,) = found.blocks
+    assert block is not None
+    assert (block.grid, block.loops, block.points) == ((6,), (4,), 6)
+    assert block.tiles == (
+        *((8, 16), (16, 16), (8, 16)),
+        *((8, 1), (8, 1), (8, 16), (8, 16), (), (8, 1), (8, 1), (8, 16)),
+    )
+    assert block.tile_bytes(2)[:3] == (256, 512, 256) and block.tile_bytes()[7] == 4
+
+
+@pytest.mark.parametrize("name", HAND)
+def test_what_an_expert_writes_has_shapes(name: str) -> None:
+    inputs, extents = HAND_SHAPES[name]
+    found = shapes(HAND[name], inputs, extents)
+    assert found.tensors[: len(inputs)] == tuple(inputs.values())
+    assert len(found.blocks) == len(HAND[name].nodes)
+
+
+def test_a_dimension_is_cut_by_the_grid_and_by_the_loop() -> None:
+    graph = split_product()
+    found = shapes(graph, {"x": (3, 30), "w": (30, 8)}, {"n": 2, "s": 3, "k": 5})
+    block, kernel = found.blocks[0], graph.nodes[0].op
+    assert block is not None and block.tiles[:2] == ((3, 2), (2, 4)) and block.results == ((3, 8),)
+    assert [(axis.name, grid) for axis, grid in cuts(kernel, kernel.inputs[0], 1)] == [("s", True), ("k", False)]  # type: ignore[union-attr, arg-type]
+
+
+def test_stacked_axes_lead_the_result() -> None:
+    found = shapes(split_decoding(), {"q": (4, 8), "k": (4, 20, 8), "v": (4, 20, 8)}, {"h": 2, "s": 5, "n": 2})
+    assert found.tensors[3:] == ((5, 4, 1), (5, 4, 8), (1, 4, 1), (4, 1), (1, 4, 8), (4, 8), (4, 8))
+    assert found.blocks[1:] == (None,) * 5
+
+
+def test_concatenation_over_loops_counts_the_iterations_from_its_level_to_the_depth_of_its_operand() -> None:
+    b = MuGraphBuilder()
+    x, y = b.input("x", 3), b.input("y", 3)
+    with b.kernel(loops={"i": 2, "j": 3, "l": 5}) as k:
+        tx, ty = k.load(x, fmap={"i": 0, "j": 1}), k.load(y, fmap={"l": 2})
+        inner = k.accumulate("concat", tx, axis=2, loop="j")
+        first, second = k.store(k.accumulate("sum", inner)), k.store(k.accumulate("concat", ty, axis=2))
+    found = shapes(b.finish(first, second), {"x": (4, 9, 1), "y": (1, 1, 10)})
+    assert found.tensors[2:] == ((2, 3, 3), (1, 1, 60))
+
+
+def test_online_attention_keeps_rows_and_columns_apart() -> None:
+    found = shapes(online_attention(), {"q": (2, 6, 8), "k": (2, 10, 8), "v": (2, 10, 4)}, {"h": 2, "m": 3, "n": 5})
+    block = found.blocks[0]
+    assert block is not None and block.results == ((2, 6, 4),)
+    assert block.tiles[3:6] == ((1, 2, 2), (1, 2, 1), (1, 2, 1)) and block.tiles[-1] == (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "extents", "why"),
+    [
+        ({"x": (8, 64)}, {"n": 6, "k": 4}, "w not given"),
+        ({"x": (8, 64), "w": (64, 96)}, {"n": 6}, "axis k"),
+        ({"x": (8, 64), "w": (64, 96)}, {"n": 6, "k": 0}, "a positive one"),
+        ({"x": (8, 64), "w": (64, 96)}, {"n": 5, "k": 4}, "96 (dimension 1 of (64, 96)) is no multiple of 5"),
+        ({"x": (8, 60), "w": (64, 96)}, {"n": 6, "k": 4}, "k has extents 15 and 16"),
+    ],
+)
+def test_what_does_not_divide_or_fit_is_refused(inputs: dict, extents: dict, why: str) -> None:
+    with pytest.raises(CheckError) as caught:
+        shapes(rmsnorm_linear(), inputs, extents)
+    assert why in str(caught.value)
+
+
+def test_a_fixed_extent_is_taken_and_another_one_is_refused() -> None:
+    graph, inputs = rmsnorm_linear(loop=4), {"x": (8, 64), "w": (64, 96)}
+    assert shapes(graph, inputs, {"n": 6}) == shapes(graph, inputs, {"n": 6, "k": 4})
+    with pytest.raises(CheckError, match="2 given, 4 needed"):
+        shapes(graph, inputs, {"n": 6, "k": 2})
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "result"),
+    [
+        (Scalar(1.0), (), ()),
+        (Map("add"), ((3, 1), (2, 1, 5)), (2, 3, 5)),
+        (Map("add"), ((0,), (1,)), (0,)),
+        (Contract("ab,cb->ca"), ((2, 3), (5, 3)), (5, 2)),
+        (Fold("sum", (0,)), ((6, 5),), (1, 5)),
+        (Fold("sum", (0, 1), 2), ((6, 4),), (2, 2)),
+        (Transpose((2, 0, 1)), ((2, 3, 5),), (5, 2, 3)),
+        (Unsqueeze((0, 2)), ((2, 3),), (1, 2, 1, 3)),
+        (Squeeze((0, 2)), ((1, 3, 1),), (3,)),
+        (Concat(1), ((2, 3), (2, 5)), (2, 8)),
+        (RescaledSum(), ((2, 3), (2, 1)), (2, 3)),
+        (Accumulate("sum"), ((2, 3),), (2, 3)),
+        (Accumulate("concat", 0, 1), ((2, 3),), (2, 12)),
+    ],
+    ids=str,
+)
+def test_the_shape_of_a_result_follows_from_the_operands(op, operands, result) -> None:  # type: ignore[no-untyped-def]
+    assert result_shape(op, operands, 4) == result
+
+
+@pytest.mark.parametrize(
+    ("op", "operands"),
+    [
+        (Map("add"), ((3,), (2,))),
+        (Contract("ab,cb->ca"), ((2, 3), (5, 1))),
+        (Fold("sum", (0,), 4), ((6,),)),
+        (Squeeze((0,)), ((2,),)),
+        (Concat(1), ((2, 3), (3, 3))),
+        (RescaledSum(), ((2, 1), (2, 3))),
+    ],
+    ids=str,
+)
+def test_operands_that_give_no_shape_are_refused(op, operands) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CheckError):
+        result_shape(op, operands)

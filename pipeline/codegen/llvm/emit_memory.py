@@ -165,7 +165,11 @@ class MemoryEmitter(IndexEmitter):
         if not isinstance(offset, Value) and offset.lane == 1:
             address = self.address(place, offset)
             if mask is None or place.buffer.scope == "local":
-                b.emit(f"store {type_} {value}, ptr {address}, align {self.alignment(place, offset, count)}")
+                align = self.alignment(place, offset, count)
+                if mask is not None:  # a masked store would keep the tile from becoming registers
+                    old = b.assign(f"load {type_}, ptr {address}, align {align}", memory, count)
+                    value = b.select(mask, value, old)
+                b.emit(f"store {type_} {value}, ptr {address}, align {align}")
                 return
             name = f"llvm.masked.store.{mangle(memory, count)}.p0"
             b.declare(name, f"declare void @{name}({type_}, ptr, <{count} x i1>)")

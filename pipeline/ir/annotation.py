@@ -10,6 +10,10 @@ KNOWN: Mapping[str, tuple[type, str]] = {
     "prefetch": (int, "so many iterations ahead, ask for the memory that an iteration of the serial loop reads"),
     "blockize": (str, "the loop belongs to the unit whose outermost loop has that name: steps do not break it up"),
     "tensorize": (str, "the nest from this loop on is what the intrinsic of that name computes: emit the intrinsic"),
+    "prefetch_next": (
+        str,
+        "in each iteration, ask for the memory that it will read when the serial loop of that name around it is one on",
+    ),
 }
 
 

@@ -265,9 +265,14 @@ def vectorized_loops_are_innermost(program: Program) -> Iterator[str]:
 
 def annotations_are_known(program: Program) -> Iterator[str]:
     """Each has a meaning, is there once, and is on a loop that it can be true of."""
-    for loop in all_loops(program):
+    for loop, around, _ in placed(program):
+        if not isinstance(loop, Loop):
+            continue
         name = f"loop {loop.axes[0].var if loop.axes else ''}"
+        serial = {outer.axes[0].var for outer in around if isinstance(outer, Loop) and outer.kind == "serial"}
         for key, value in loop.annotations:
+            if key == "prefetch_next" and value not in serial:
+                yield f"{name} asks for the next iteration of {value!r}, which is no serial loop around it"
             if (reason := wrong(key, value)) is not None:
                 yield f"{name}: {reason}"
             if loop.kind != "serial" or len(loop.axes) != 1:

@@ -10,6 +10,9 @@ import pytest
 from pipeline.codegen.llvm.build import emit_kernel
 from pipeline.codegen.llvm.compile import assembly
 from pipeline.ir.program import Program
+from pipeline.ir.program_check import check
+from pipeline.ir.program_parse import from_text
+from pipeline.ir.program_text import to_text
 from pipeline.schedule.steps import Annotate, CacheWrite, DecomposeReduction, Pack, Reorder, Split, Step, Vectorize
 from tests.codegen.kernel_runs import described, native, run_program
 from tests.schedule.programs import applied, feeds, matmul
@@ -71,3 +74,14 @@ def test_a_prefetch_changes_nothing_even_beyond_the_end(distance: int) -> None:
     found = run_program(packed(Annotate("mm_k", "prefetch", distance)), given, native())["C"]
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(found, given["A"] @ given["B"])
+
+
+def test_a_loop_asks_for_what_it_reads_when_the_loop_around_it_is_one_further() -> None:
+    """The tile that follows, asked for line by line while this one is computed with, into the second level."""
+    text = to_text(packed()).replace("for mm_k in serial(50):", 'for mm_k in serial(50) with prefetch_next="n0":')
+    program = from_text(text)
+    check(program)
+    lines = asked(program)
+    assert lines and all("i32 0, i32 2, i32 1)" in line for line in lines)
+    given = feeds(program)
+    np.testing.assert_array_equal(run_program(program, given, native())["C"], given["A"] @ given["B"])

@@ -159,6 +159,7 @@ REFUSED = [
     ("annotations_are_known", "serial(64, t)", 'serial(64, t) with prefetch="a"', "prefetch is 'a', not a positive"),
     ("annotations_are_known", "serial(64, t)", "serial(64, t) with prefetch=1", "is no serial loop of one axis"),
     ("annotations_are_known", "serial(64, t)", "serial(64, t) with prefetch=1, prefetch=2", "no serial loop of one"),
+    ("annotations_are_known", "serial(64, t)", 'serial(64, t) with prefetch_next="j2"', "no serial loop around it"),
     ("units_are_whole", "vectorized(u)", 'serial(u) with blockize="k"', "the loop around it does not"),
     ("units_are_whole", "vectorized(u)", 'serial(u) with blockize="j2"', "loop j2, of the unit j2, is not a number"),
     ("roles_are_kept", "input a", "packed a", "nothing writes a, which is packed"),

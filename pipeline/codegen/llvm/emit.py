@@ -59,7 +59,9 @@ class Emitter(PrefetchEmitter):
                 if isinstance(name, str) and self.tensorized(stmt, name):
                     return
                 if isinstance(distance := stmt.annotation("prefetch"), int):
-                    self.ahead[axes[0].var] = distance
+                    self.ahead[axes[0].var] = axes[0].var, distance, 1
+                if isinstance(of := stmt.annotation("prefetch_next"), str):
+                    self.ahead[axes[0].var] = of, 1, 2  # a whole tile ahead: more than the first level keeps
                 if kind == "vectorized":
                     self.vectorized(stmt)
                 elif kind == "unrolled":
@@ -197,7 +199,7 @@ class Emitter(PrefetchEmitter):
 
     def iteration(self, var: str, body: Stmt) -> None:
         if var in self.ahead:
-            self.prefetch(var, body)
+            self.prefetch(*self.ahead[var], body)
         self.statement(body)
 
     def unrolled(self, axes: list[Axis], body: Stmt) -> None:

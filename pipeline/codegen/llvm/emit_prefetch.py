@@ -19,21 +19,22 @@ PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 imma
 
 @dataclass(slots=True)
 class PrefetchEmitter(TensorEmitter):
-    """Loops with the annotation prefetch; `ahead` says by how many iterations, for those that are being emitted."""
+    """Loops with a hint to prefetch. `ahead`, for those that are being emitted: of which loop (itself, or one around
+    it), by how many iterations, and into which level of cache."""
 
-    ahead: dict[str, int] = field(default_factory=dict)
+    ahead: dict[str, tuple[str, int, int]] = field(default_factory=dict)
 
-    def prefetch(self, var: str, body: Stmt) -> None:
-        """For each run of global memory that an iteration of the loop reads: that of the iteration so far ahead."""
+    def prefetch(self, of: str, distance: int, level: int, body: Stmt) -> None:
+        """For each run of global memory that the body reads: that of so many iterations of the loop `of` ahead."""
         asked: set[tuple[str, Linear]] = set()
         inner = {axis.var for stmt in walk(body) if isinstance(stmt, Loop) for axis in stmt.axes}
         for block in (stmt for stmt in walk(body) if isinstance(stmt, Block)):
             for load in block_loads(block):
                 place = self.places.get(load.buffer)
                 form = None if place is None or place.buffer.scope != "global" else _flat(block, load, place.strides)
-                if place is None or form is None or not form.coefficient(var).terms:
+                if place is None or form is None or not form.coefficient(of).terms:
                     continue  # the same memory in each iteration needs to be asked for by nobody
-                start, span = Linear(form.constant.value + form.coefficient(var).value * self.ahead[var]), 0
+                start, span = Linear(form.constant.value + form.coefficient(of).value * distance), 0
                 for name, coefficient in form.terms:
                     if name not in inner:
                         start = start + self.env[name].scale(coefficient.value)
@@ -43,9 +44,9 @@ class PrefetchEmitter(TensorEmitter):
                 lines = span * ITEM_BYTES[place.buffer.dtype] // self.target.line + 1
                 if lines <= MOST_LINES and (place.pointer, start) not in asked:
                     asked.add((place.pointer, start))
-                    self.ask(place, start, lines)
+                    self.ask(place, start, lines, level)
 
-    def ask(self, place: Place, start: Linear, lines: int) -> None:
+    def ask(self, place: Place, start: Linear, lines: int, level: int) -> None:
         """The address may lie beyond the buffer, which a prefetch does not mind, but `inbounds` would."""
         b = self.b
         b.declare("llvm.prefetch.p0", PREFETCH)
@@ -54,7 +55,7 @@ class PrefetchEmitter(TensorEmitter):
             address = b.assign(f"getelementptr i8, ptr {place.pointer}, i64 {first}", "ptr")
             if line:
                 address = b.assign(f"getelementptr i8, ptr {address}, i64 {line * self.target.line}", "ptr")
-            b.emit(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
+            b.emit(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 {4 - level}, i32 1)")
 
 
 def _flat(block: Block, load: Load, strides: tuple[int, ...]) -> Affine | None:

@@ -1,0 +1,201 @@
+"""The proof that a µGraph computes its specification: identity tests at random points of finite fields.
+
+One test draws random inputs, a random ω and random keys, runs both programs over the residues and compares every
+element of the results. Of two programs of polynomials and divisions that differ, an element agrees by chance with
+probability at most d / q (Schwartz and Zippel; d the degree of the difference, cleared of denominators).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from pipeline.ir import graph as g
+from pipeline.ir.algebra import FloatAlgebra
+from pipeline.ir.graph import Graph, TensorType
+from pipeline.ir.graph_types import FLOATS, numpy_dtype
+from pipeline.superopt.interpret import run_mugraph
+from pipeline.superopt.mugraph import MuGraph
+from pipeline.superopt.proof import CounterExample, Proof, Witness
+from pipeline.verification.field import DrawAgain, primes
+from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Maximum, NotProvable, Residues
+from pipeline.verification.graph_algebra import run_graph
+
+TESTS = 4
+REDRAWS = 20  # of a test whose denominators vanish, before it is given up
+SQUARE_REDRAWS = 400  # of a test whose roots must all be of squares
+CLEAR = 1e-6  # of the largest result: what float64 must differ by to be a witness
+MAGNITUDES = (1.0, 0.1, 5.0, 30.0)
+
+Run = Callable[[FieldAlgebra], tuple[tuple[FieldValue, ...], tuple[FieldValue, ...]]]
+
+
+def prove(
+    spec: Graph, graph: MuGraph, *, extents: Mapping[str, int] | None = None, tests: int = TESTS,
+    rng: np.random.Generator,
+) -> Proof:  # fmt: skip
+    """Whether the µGraph computes the graph, for inputs of the graph's shapes.
+
+    extents  of the grid axes and loops by name, where the µGraph leaves them open or others are wanted
+    tests    independent ones, each of which compares every element
+
+    "different" is certain: either floating point shows it, or residues do and nothing was modelled. A difference that
+    only the model of a function shows (an unknown function, a maximum) is "not provable".
+    CheckError for a µGraph whose parts do not fit together at these shapes.
+    """
+    inputs = {node.op.name: node.type for node in spec.nodes if isinstance(node.op, g.Input)}
+
+    def run(algebra: FieldAlgebra) -> tuple[tuple[FieldValue, ...], tuple[FieldValue, ...]]:
+        feeds = {name: algebra.draw(kind) for name, kind in inputs.items()}
+        expected = tuple(run_graph(spec, feeds, algebra).values())
+        return expected, run_mugraph(graph, feeds, algebra, extents)
+
+    try:
+        return _decide(run, lambda: witness(spec, graph, inputs, extents, rng), tests, rng)
+    except NotProvable as error:
+        return Proof("not provable", reason=str(error))
+
+
+def _decide(run: Run, look: Callable[[], Witness | None], tests: int, rng: np.random.Generator) -> Proof:
+    modelled: set[str] = set()
+    failure: CounterExample | None = None
+    for maximum in ("arbitrary", "selection"):
+        failure, used = _test(run, tests, rng, maximum)
+        if failure is None:
+            return _equal(tests, used, maximum)
+        modelled |= used
+        if "maximum" not in used:
+            break
+    assert failure is not None
+    seen = look()
+    if seen is not None:
+        return Proof("different", counterexample=replace(failure, witness=seen))
+    if "signed root" in modelled:
+        return _with_squares(run, tests, rng, "selection" if "maximum" in modelled else "arbitrary")
+    return _refused(failure, modelled)
+
+
+def _with_squares(run: Run, tests: int, rng: np.random.Generator, maximum: Maximum) -> Proof:
+    """Only squares under the roots, so that a root squared is what it was a root of."""
+    try:
+        failure, used = _test(run, tests, rng, maximum, squares=True)
+    except NotProvable:
+        reason = "it differs where a root has two signs, and there are too many to draw squares under all of them"
+        return Proof("not provable", reason=reason)
+    return _equal(tests, used, maximum) if failure is None else _refused(failure, used)
+
+
+def _refused(failure: CounterExample, used: set[str]) -> Proof:
+    models = used & {"unknown", "maximum"}
+    if models:
+        what = {"unknown": "some function were any other", "maximum": "the maximum were any selection"}
+        reason = " or ".join(what[model] for model in sorted(models))
+        return Proof("not provable", reason=f"it would differ if {reason}, and float64 shows no difference ({failure})")
+    return Proof("different", counterexample=failure)
+
+
+def _test(
+    run: Run, tests: int, rng: np.random.Generator, maximum: Maximum, *, squares: bool = False
+) -> tuple[CounterExample | None, set[str]]:
+    """The first test that fails, or None; and what the values depended on."""
+    used: set[str] = set()
+    for _ in range(tests):
+        seed, algebra, (expected, found) = _draw(run, rng, maximum, squares)
+        used |= algebra.used
+        failure = compare(expected, found, seed)
+        if failure is not None:
+            return failure, used
+    return None, used
+
+
+def _draw(
+    run: Run, rng: np.random.Generator, maximum: Maximum, squares: bool
+) -> tuple[int, FieldAlgebra, tuple[tuple[FieldValue, ...], tuple[FieldValue, ...]]]:
+    for _ in range(SQUARE_REDRAWS if squares else REDRAWS):
+        seed = int(rng.integers(1 << 62))
+        algebra = FieldAlgebra(np.random.default_rng(seed), maximum, squares=squares)
+        try:
+            return seed, algebra, run(algebra)
+        except DrawAgain:
+            continue
+    raise NotProvable(
+        "a denominator is zero for every input that was drawn",
+        why="one divides by what is always zero, or by so many elements that one of them is",
+        todo="Prove it at smaller extents",
+    )
+
+
+def compare(expected: tuple[FieldValue, ...], found: tuple[FieldValue, ...], seed: int) -> CounterExample | None:
+    """The first element in which the results differ."""
+    for number, (want, have) in enumerate(itertools.zip_longest(expected, found)):
+        failure = _compare(want, have, seed, number)
+        if failure is not None:
+            return failure
+    return None
+
+
+def _compare(want: FieldValue | None, have: FieldValue | None, seed: int, number: int) -> CounterExample | None:
+    if want is None or have is None or _shape(want) != _shape(have):
+        return CounterExample(seed, number, (), (-1, -1), (-1, -1))
+    pairs = list(zip(_parts(want), _parts(have), strict=False))  # the q parts only where both have one
+    wrong = np.zeros(_shape(want), bool)
+    for a, b in pairs:
+        wrong |= a != b
+    if not wrong.any():
+        return None
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    values = [(int(a[index]), int(b[index])) for a, b in pairs] + [(-1, -1)]
+    return CounterExample(seed, number, index, (values[0][0], values[1][0]), (values[0][1], values[1][1]))
+
+
+def _shape(x: FieldValue) -> tuple[int, ...]:
+    return x.p.shape if isinstance(x, Residues) else x.shape
+
+
+def _parts(x: FieldValue) -> list[np.ndarray]:
+    return [x] if isinstance(x, np.ndarray) else [x.p] if x.q is None else [x.p, x.q]
+
+
+def _equal(tests: int, used: set[str], maximum: Maximum) -> Proof:
+    _, q = primes()
+    return Proof("equal", tests, bound=(1 / q) ** tests)
+
+
+def witness(
+    spec: Graph, graph: MuGraph, inputs: Mapping[str, TensorType], extents: Mapping[str, int] | None,
+    rng: np.random.Generator,
+) -> Witness | None:  # fmt: skip
+    """Random inputs for which the two clearly differ in float64, where both are finite; None if none is found."""
+    algebra = FloatAlgebra()
+    for feeds in float_feeds(inputs, rng):
+        values = {name: algebra.constant(x) for name, x in feeds.items()}
+        pairs = zip(
+            run_graph(spec, values, algebra).values(), run_mugraph(graph, values, algebra, extents), strict=False
+        )
+        for want, have in pairs:
+            if want.shape != have.shape:
+                continue
+            both = np.isfinite(want) & np.isfinite(have)
+            gap = np.where(both, abs(np.where(both, want, 0) - np.where(both, have, 0)), 0)
+            if gap.size and gap.max() > CLEAR * np.where(both, abs(want), 0).max() and gap.max() > 1e-300:
+                index = np.unravel_index(gap.argmax(), gap.shape)
+                return Witness(feeds, float(want[index]), float(have[index]))
+    return None
+
+
+def float_feeds(inputs: Mapping[str, TensorType], rng: np.random.Generator) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs of several magnitudes, positive ones too (for roots and logarithms)."""
+    for magnitude, positive in itertools.product(MAGNITUDES, (False, True)):
+        feeds = {}
+        for name, kind in inputs.items():
+            if kind.dtype == "bool":
+                feeds[name] = rng.integers(0, 2, kind.shape).astype(bool)
+            elif kind.dtype in FLOATS:
+                x = rng.standard_normal(kind.shape) * magnitude
+                feeds[name] = abs(x) if positive else x
+            else:
+                feeds[name] = rng.integers(0, 8, kind.shape).astype(numpy_dtype(kind.dtype))
+        yield feeds

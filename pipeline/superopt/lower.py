@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, add, from_affine, mul, size
+from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, add, from_affine, loads, mul, size
 from pipeline.ir.graph import AffineMap, DType
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Alloc, Block, Buffer, Combine, Derived, Iter, Loop, Program, Seq, Stmt, sequence
@@ -421,7 +421,7 @@ class BlockLowering:
             return value
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made
-        value = self.in_place(number, node, made) or self.tile(name, made.dims, depth)
+        value = self.in_place(number, made) or self.tile(name, made.dims, depth)
         assert value.buffer is not None
         into.append(nest(name, value.buffer, made.dims, (), lambda s, _: made.read(s), _in_tile(made.dims)))
         return value
@@ -456,36 +456,38 @@ class BlockLowering:
             for position, dim in enumerate(reversed(other.dims))
         )
 
-    def in_place(self, number: int, node: BlockNode, made: Value) -> Value | None:
+    def in_place(self, number: int, made: Value) -> Value | None:
         """The tile of an operand that nobody reads later, where it has the same dimensions."""
         position = number - len(self.block.inputs)
-        for i, operand in self.operands_of(node):
-            if operand.buffer is None or operand.dims != made.dims or operand.buffer.endswith("_acc"):
+        at = tuple(Index(Var(f"l{d}"), Var(f"g{d}")) for d in range(len(made.dims)))
+        mine = _in_tile(made.dims)(at)
+        for load in loads(made.read(at)):
+            owner = next((value for value in self.values if value.buffer == load.buffer), None)
+            if owner is None or owner.dims != made.dims or load.indices != mine or load.buffer.endswith("_acc"):
                 continue
-            if i < len(self.block.inputs) or any(output.value == i for output in self.block.outputs):
-                continue
-            later = self.block.nodes[position + 1 :]
-            through = [k for k, value in enumerate(self.values) if value.buffer == operand.buffer or k == i]
-            if any(k in other.inputs for other in later for k in through):
-                continue
-            if self.read_later(operand.buffer, position):
-                continue
-            return _scratch(operand.buffer, made.dims)
+            if not self.read_later(load.buffer, position):
+                return _scratch(load.buffer, made.dims)
         return None
 
     def read_later(self, buffer: str, position: int) -> bool:
-        """Does a value that is computed where it is used read the tile, and is still to be used?"""
-        for k, value in enumerate(self.values):
-            if value.buffer is not None:
-                continue
-            probe = value.read(tuple(Index(ZERO, ZERO) for _ in value.dims)) if value.read is not _never else None
-            if probe is None or not _reads(probe, buffer):
-                continue
-            if any(k in other.inputs for other in self.block.nodes[position + 1 :]):
+        """Is a tile read after the operator at this position, also by what is computed where it is used?"""
+        wanted = {i for node in self.block.nodes[position + 1 :] for i in node.inputs}
+        wanted |= {output.value for output in self.block.outputs}
+        for i in wanted & set(range(len(self.values))):
+            value = self.values[i]
+            if value.buffer == buffer:
                 return True
-        return any(_reads(made.read(tuple(Index(ZERO, ZERO) for _ in made.spatial),
-                                    tuple(Index(ZERO, ZERO) for _ in made.reduced)), buffer)
-                   for made in self.pending.values())  # fmt: skip
+            if value.buffer is None and i not in self.pending and buffer in self.sources(value):
+                return True
+        zero = Index(ZERO, ZERO)
+        return any(
+            buffer
+            in {load.buffer for load in loads(made.read((zero,) * len(made.spatial), (zero,) * len(made.reduced)))}
+            for made in self.pending.values()
+        )
+
+    def sources(self, value: Value) -> set[str]:
+        return {load.buffer for load in loads(value.read(tuple(Index(ZERO, ZERO) for _ in value.dims)))}
 
     def tile(self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "") -> Value:
         buffer = f"{name}{suffix}_tile" if not suffix else f"{name}{suffix}"
@@ -813,18 +815,6 @@ def _contiguous(tensor: Tensor, dim: int) -> bool:
 def _unit(probe: tuple[Expr, ...], var: str) -> bool:
     from_last = probe[-1] if probe else ZERO
     return isinstance(from_last, Op) and Var(var) in from_last.args and from_last.fn == "add"
-
-
-def _reads(expr: Expr, buffer: str) -> bool:
-    match expr:
-        case Load(found, indices, _):
-            return found == buffer or any(_reads(index, buffer) for index in indices)
-        case Op(_, args, _):
-            return any(_reads(arg, buffer) for arg in args)
-        case Const() | Var():
-            return False
-        case _:
-            return False
 
 
 def _kept(dims: tuple[Dim, ...]) -> tuple[Poly, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.ir.expr import Affine, Const, Expr, Load, Var, affine, from_affine, variables
@@ -60,7 +61,8 @@ class CacheWrite:
     DecomposeReduction).
 
     Legal when the bindings are affine, the block's conditions do not depend on spatial loops inside `at`, and no other
-    block in the same statement of the loop's body uses the buffer.
+    block in the same statement of the loop's body uses the buffer. A cache of shared scope may have one of local scope.
+    An iteration that leaves out points of the loops inside `at` must move as one that says where the block stores.
     """
 
     block: str
@@ -82,7 +84,7 @@ class CacheWrite:
         if block.buffer in reads(block):
             return f"block {self.block} reads {block.buffer} itself"
         buffer = find_buffer(program, block.buffer)
-        if buffer is None or buffer.scope != "global":
+        if buffer is None or buffer.scope not in ("global", "shared" if self.scope == "local" else "global"):
             return f"block {self.block} writes {block.buffer}, which is a cache already"
         if both := sorted(spatial & reduced & set(ranges)):
             return f"loop {both[0]} is spatial and reduced at once"
@@ -96,7 +98,7 @@ class CacheWrite:
             if found := sorted(variables(condition) & spatial & set(ranges)):
                 return f"a condition of block {self.block} is on loop {found[0]}: split it into factors that divide"
         for it in clipping(block, extents(place.axes)):
-            if variables(it.binding) & set(ranges):
+            if variables(it.binding) & set(ranges) and _beside_store(block, it, ranges) is None:
                 return f"iteration {it.var} of block {self.block} leaves out points: cache before the loop is split"
         if (reason := no_room(loop)) is not None:
             return reason
@@ -147,7 +149,14 @@ class CacheWrite:
         outside = set(extents(place.axes)) - set(ranges)
         where = tuple(condition for condition in block.where if variables(condition) <= outside)
         combine = block.combine if partial else None
-        iters.extend(clipping(block, extents(place.axes)))
+        for it in clipping(block, extents(place.axes)):
+            dim_beside = _beside_store(block, it, ranges)
+            if dim_beside is not None:
+                form = affine(it.binding)
+                assert form is not None
+                step_ = Affine(((axes[dim_beside].var, Poly.of(1)),), Poly.of(0))
+                it = replace(it, binding=from_affine(form + inner(form, ranges).scale(Poly.of(-1)) + step_))
+            iters.append(it)
         back = Block(f"{self.block}_write", tuple(iters), block.buffer, block.indices, Const(0), combine, where=where)
         back, at = over_iters(back, [Var(axis.var) for axis in axes], extents(axes))
         back = replace(back, value=Load(local.name, at, local.dtype))
@@ -161,6 +170,20 @@ class CacheWrite:
         new = swapped_in(child, block, cached)
         body = beside(loop.body, child, before=before, after=(write,), new=new, allocs=(local,))
         return put(program, loop, replace(loop, body=body))
+
+
+def _beside_store(block: Block, it: Iter, ranges: Mapping[str, Poly]) -> int | None:
+    """The number of the stored iteration that moves over the loops `ranges` as this one does: such as the place in a
+    tensor beside the place in a tile of it."""
+    form = affine(it.binding)
+    if form is None or not variables(it.binding) & set(ranges):
+        return None
+    mine = inner(form, ranges)
+    for number, stored in enumerate(stored_iters(block)):
+        other = affine(stored.binding)
+        if other is not None and inner(other, ranges) == mine:
+            return number
+    return None
 
 
 def _partial(program: Program, name: str, at: str) -> bool:

@@ -1,0 +1,193 @@
+"""The rule that keeps a register tile of a product which is one of several blocks in a nest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.ir.expr import Op, affine, loads, variables
+from pipeline.ir.poly import Poly
+from pipeline.ir.program import Block, Loop
+from pipeline.ir.target import Target
+from pipeline.schedule.constraint import AtMost
+from pipeline.schedule.nest import block_at, find_buffer, loop_at, over_loops
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Pack, Reorder, Split, Unroll, Vectorize
+from pipeline.schedule.variables import Tile
+from rules.schedule.inside_nest import around_own, own_loops, register_symbol
+from rules.schedule.multi_level_tiling import epilogue
+from rules.schedule.scheduled import lanes_of
+
+LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
+
+
+@dataclass(frozen=True, slots=True)
+class InnerProduct:
+    """A sum of products inside a nest: rows times vectors of its result stay in registers over the whole sum.
+
+    rows     the register tile has at most so many rows
+    vectors  and so many vectors in each
+
+    Lanes run along the last dimension of the result. An operand that is known at compile time is packed ahead of time;
+    one whose neighbours along the lanes lie apart is packed in the nest, where its index changes; others are offered
+    both ways.
+    """
+
+    rows: int = 16
+    vectors: int = 4
+
+    def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
+        found, _ = block_at(sketch.program, block)
+        own = own_loops(sketch.program, block)
+        if own is None or found.combine != "sum" or not _is_product(found):
+            return []
+        summed = _loops_of(found, own, "reduce")
+        spatial = _loops_of(found, own, "spatial")
+        lanes = lanes_of(sketch.program, found, target)
+        vector = _vector(found, spatial, lanes)
+        if vector is None or not summed:
+            return []
+        around = around_own(sketch.program, block, own)
+        others = [loop for loop in spatial if loop is not vector]
+        rows = max(others, key=_length, default=None)
+        outer = [loop.axes[0].var for loop in others if loop is not rows]
+        sketch, wide = self._cut(sketch, vector, lanes, self.vectors * lanes, lanes)
+        high: tuple[str, ...] = ()
+        if rows is not None:
+            sketch, high = self._cut(sketch, rows, 1, self.rows, lanes)
+        sums = [loop.axes[0].var for loop in summed]
+        order = (*outer, *wide[:-1], *high[:-1], *sums, *high[-1:], wide[-1])
+        sketch = sketch.apply(Reorder(order)) if len(order) > 1 else sketch
+        width = _extent(sketch, wide[-1])
+        tall = _extent(sketch, high[-1]) if high else Poly.of(1)
+        if not (width.is_constant and tall.is_constant):
+            most = max(target.vector_registers, 4) * lanes
+            sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), most))
+        made = []
+        for packing in self._packings(sketch, block, wide, high, around):
+            current = sketch
+            for number, step in enumerate(packing):
+                current = current.apply(step)
+                current = _copy_loops(current, f"{block}_pack{number}")
+            made.append(_kept(current, block, order, wide, high, sums, around))
+        return made
+
+    def _cut(self, sketch: Sketch, loop: Loop, multiple: int, most: int, lanes: int) -> tuple[Sketch, tuple[str, ...]]:
+        """The loop in two, the inner one for the register tile; or as it is, where all of it fits."""
+        axis = loop.axes[0]
+        if axis.extent.is_constant:
+            extent = axis.extent.value
+            least = min(multiple, extent)
+            if extent <= least:
+                return sketch, (axis.var,)
+            symbol = f"t_{axis.var}"
+            limit = max(least, min(most, -(-extent // least) * least))
+            sketch = sketch.declare(Tile((symbol,), extent, (least,), (limit,)))
+        else:
+            found = register_symbol(sketch, axis.extent)
+            if found is None:
+                return sketch, (axis.var,)
+            symbol = found
+        names = (f"{axis.var}_0", f"{axis.var}_1")
+        return sketch.apply(Split(axis.var, (Poly.symbol(symbol),), names)), names
+
+    def _packings(
+        self, sketch: Sketch, block: str, wide: tuple[str, ...], high: tuple[str, ...], around: tuple[str, ...]
+    ) -> list[list[Pack]]:
+        """Which operands are packed: those that must be; and beside them those that may be."""
+        found, place = block_at(sketch.program, block)
+        chain = [axis.var for axis in place.axes]
+        must: list[Pack] = []
+        may: list[Pack] = []
+        for load in loads(found.value):
+            buffer = find_buffer(sketch.program, load.buffer)
+            forms = [affine(over_loops(found, index)) for index in load.indices]
+            if buffer is None or buffer.scope != "global" or any(form is None for form in forms):
+                continue
+            used = {name for form in forms if form is not None for name, _ in form.terms}
+            if wide[-1] not in used:
+                continue
+            last = forms[-1]
+            side_by_side = last is not None and last.coefficient(wide[-1]) == Poly.of(1)
+            name = f"{block}_pack{len(must) + len(may)}"
+            if buffer.role == "constant":
+                step = Pack(block, load.buffer, tuple(v for v in chain if v in used), name)
+                must.append(step)
+                continue
+            at = next((v for v in reversed(around) if v in used), around[-1])
+            inside = chain[chain.index(at) + 1 :]
+            step = Pack(block, load.buffer, tuple(v for v in inside if v in used), name, at)
+            (may if side_by_side else must).append(step)
+        choices = [must, [*must, *may]] if may else [must]
+        legal = []
+        for choice in choices:
+            if all(step.why_not(sketch.program) is None for step in choice):
+                legal.append(choice)
+        return legal or [[]]
+
+
+def _is_product(block: Block) -> bool:
+    value = block.value
+    return isinstance(value, Op) and value.fn == "mul" and all(loads(arg) for arg in value.args)
+
+
+def _loops_of(block: Block, own: tuple[Loop, ...], kind: str) -> list[Loop]:
+    names = {name for it in block.iters if it.kind == kind for name in variables(it.binding)}
+    return [loop for loop in own if loop.axes[0].var in names]
+
+
+def _length(loop: Loop) -> float:
+    extent = loop.axes[0].extent
+    return float(extent.value) if extent.is_constant else 1e9
+
+
+def _vector(block: Block, spatial: list[Loop], lanes: int) -> Loop | None:
+    """The loop along which neighbours of the result lie side by side."""
+    last = affine(over_loops(block, block.indices[-1])) if block.indices else None
+    if last is None:
+        return None
+    for loop in spatial:
+        extent = loop.axes[0].extent
+        if last.coefficient(loop.axes[0].var) == Poly.of(1) and (not extent.is_constant or extent.value >= lanes // 2):
+            return loop
+    return None
+
+
+def _extent(sketch: Sketch, loop: str) -> Poly:
+    return loop_at(sketch.program, loop)[0].axes[0].extent
+
+
+def _copy_loops(sketch: Sketch, name: str) -> Sketch:
+    """The loops of a copy: lanes along the last one."""
+    _, place = block_at(sketch.program, name)
+    last = place.loops[-1].axes[0].var
+    step = Vectorize(last)
+    return sketch.apply(step) if step.why_not(sketch.program) is None else sketch
+
+
+def _kept(
+    sketch: Sketch, block: str, order: tuple[str, ...], wide: tuple[str, ...], high: tuple[str, ...],
+    sums: list[str], around: tuple[str, ...],
+) -> Sketch:  # fmt: skip
+    """The register tile, its initial value, and the loops' kinds."""
+    for name in high[-1:]:
+        if _extent(sketch, name) != Poly.of(1):
+            sketch = sketch.apply(Unroll(name))
+    sketch = sketch.apply(Vectorize(wide[-1]))
+    outside = order[: order.index(sums[0])]
+    cached = CacheWrite(block, "local", outside[-1] if outside else around[-1])
+    if cached.why_not(sketch.program) is not None:
+        return sketch
+    sketch = sketch.apply(cached)
+    if block_at(sketch.program, block)[0].init is not None:
+        sketch = sketch.apply(DecomposeReduction(block, sums[0]))
+    return epilogue(_write_back(sketch, f"{block}_write"), f"{block}_write")
+
+
+def _write_back(sketch: Sketch, name: str) -> Sketch:
+    """The loops that store the register tile: the last one as a vector, the others unrolled."""
+    own = own_loops(sketch.program, name) or ()
+    for loop in own:
+        if loop.axes[0].extent != Poly.of(1):
+            step = Vectorize(loop.axes[0].var) if loop is own[-1] else Unroll(loop.axes[0].var)
+            sketch = sketch.apply(step)
+    return sketch

@@ -1,0 +1,56 @@
+"""The rule that vectorizes the elementwise work and the row reductions that share a nest with others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.ir.expr import affine, variables
+from pipeline.ir.poly import Poly
+from pipeline.ir.target import Target
+from pipeline.schedule.nest import block_at, loads_of, over_loops
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.steps import DecomposeReduction, Reorder, Vectorize
+from rules.schedule.inside_nest import own_loops
+
+
+@dataclass(frozen=True, slots=True)
+class InnerRows:
+    """Lanes run along the loop, of those that are the block's own, where the most accesses step by one element.
+
+    A reduction along that loop fills a vector of partial results. Its initial value becomes a block of its own.
+    """
+
+    def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
+        found, _ = block_at(sketch.program, block)
+        own = own_loops(sketch.program, block)
+        if own is None:
+            return []
+        names = [loop.axes[0].var for loop in own]
+        scores = {}
+        for loop in own:
+            var = loop.axes[0].var
+            score = 0.0
+            for indices in (found.indices, *(load.indices for load in loads_of(found))):
+                forms = [affine(over_loops(found, index)) for index in indices]
+                moving = [d for d, form in enumerate(forms) if form is None or form.coefficient(var).terms]
+                last = forms[-1] if forms else None
+                if moving:
+                    side = moving == [len(forms) - 1] and last is not None and last.coefficient(var) == Poly.of(1)
+                    score += 1.0 if side else -2.0
+            scores[var] = score
+        best = max(names, key=lambda name: scores[name], default=None)
+        if best is not None and scores[best] > 0:
+            if best != names[-1]:
+                step = Reorder((*(name for name in names if name != best), best))
+                sketch = sketch.apply(step) if step.why_not(sketch.program) is None else sketch
+            _, place = block_at(sketch.program, block)
+            if place.loops[-1].axes[0].var == best and place.loops[-1].axes[0].extent != Poly.of(1):
+                lanes = Vectorize(best)
+                sketch = sketch.apply(lanes) if lanes.why_not(sketch.program) is None else sketch
+        if found.combine is not None and found.init is not None:
+            reduced = {name for it in found.iters if it.kind == "reduce" for name in variables(it.binding)}
+            _, place = block_at(sketch.program, block)
+            first = next((loop.axes[0].var for loop in place.loops if loop.axes[0].var in reduced), None)
+            if first is not None:
+                sketch = sketch.apply(DecomposeReduction(block, first))
+        return [sketch]

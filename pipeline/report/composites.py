@@ -12,17 +12,17 @@ from typing import Literal
 from pipeline.ir import graph as g
 from pipeline.ir.graph import Graph
 
-Kind = Literal["softmax", "log_softmax", "layer_norm", "gelu", "gelu_tanh", "relu", "clip", "mean"]
+Kind = Literal["softmax", "log_softmax", "layer_norm", "rms_norm", "gelu", "gelu_tanh", "relu", "clip", "mean"]
 
 
 @dataclass(frozen=True, slots=True)
 class Composite:
     """One operator in place of several nodes.
 
-    inputs  values: x, for layer_norm also gamma and beta where they are there
-    axes    of softmax, log_softmax, mean, layer_norm (there the last ones)
+    inputs  values: x, for layer_norm and rms_norm also gamma, and beta, where they are there
+    axes    of softmax, log_softmax, mean, layer_norm (there the last ones), rms_norm (there the last one)
     keep    mean: the axes stay with extent 1
-    eps     layer_norm
+    eps     layer_norm, rms_norm
     low, high  clip
     """
 
@@ -55,6 +55,7 @@ class _Finder:
             return None
         for look in (
             self._layer_norm,
+            self._rms_norm,
             self._softmax,
             self._log_softmax,
             self._gelu,
@@ -172,6 +173,33 @@ class _Finder:
                 if self._is_square(spread.inputs[0], centred) and mean.axes == tuple(range(mean.axes[0], rank)):
                     return Composite("layer_norm", (difference[0],), mean.axes, eps=number)
         return None
+
+    def _rms_norm(self, root: int) -> Composite | None:
+        for normal, gamma in self._either_way(root, "mul"):
+            found = self._root_mean_square(normal)
+            if found is not None and self._fits(found, gamma):
+                return Composite("rms_norm", (*found.inputs, gamma), found.axes, eps=found.eps)
+        return self._root_mean_square(root)
+
+    def _root_mean_square(self, value: int) -> Composite | None:
+        """x * rsqrt(mean(x^2) + eps), or divided by its square root, over the last axis; eps may be missing."""
+        pairs = [(x, self._operands(s, "rsqrt")) for x, s in self._either_way(value, "mul")]
+        if divided := self._operands(value, "div"):
+            pairs.append((divided[0], self._operands(divided[1], "sqrt")))
+        for x, under in pairs:
+            for square, number in self._sums_with_a_number(under[0]) if under else ():
+                mean = self._mean(square)
+                last = len(self._graph.nodes[x].type.shape) - 1
+                if mean is None or (mean.axes, mean.keep) != ((last,), True):
+                    continue
+                if self._is_square(mean.inputs[0], x):
+                    return Composite("rms_norm", (x,), mean.axes, eps=number)
+        return None
+
+    def _sums_with_a_number(self, value: int) -> list[tuple[int, float]]:
+        """The value as a sum of another and a number, which is 0 where there is none."""
+        found = [(x, number) for x, eps in self._either_way(value, "add") if (number := self._scalar(eps)) is not None]
+        return [*found, (value, 0.0)]
 
     def _is_square(self, value: int, of: int) -> bool:
         power = self._operands(value, "pow")

@@ -1,6 +1,6 @@
 """A graph as an ONNX model, in the largest operators that say the same: another runtime is measured at its best.
 
-Not found again: attention, and transposed convolutions that are dilated (they are written as ordinary ones).
+Attention is two products with a softmax between them, which every runtime knows. Not found again: transposed convolutions that are dilated (they are written as ordinary ones).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _REDUCE = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin", "prod": "
 _LIMIT = 2**31 - 2**20  # of a protocol buffer
 _LARGEST_LAYOUT = 2**28
 _FARTHEST = -(2**62)
+_UNSEEN = 1e-30  # beside a mean square; ONNX Runtime takes away a sum with 0 and then knows the chain no more
 
 
 def to_onnx(graph: Graph) -> bytes:
@@ -129,8 +130,22 @@ class _Export:
                     ones = np.ones(extents, numpy_dtype(self.graph.nodes[value].type.dtype))
                     names.append(self.writer.constant(ones))
                 return emit("LayerNormalization", names, axis=found.axes[0] - rank, epsilon=found.eps)
+            case "rms_norm":
+                return self._rms_norm(found, names, value)
             case _:
                 assert_never(found.kind)
+
+    def _rms_norm(self, found: Composite, names: list[str], value: int) -> str:
+        """In the plain operators that ONNX Runtime and OpenVINO have one kernel for, also where there is no gain and
+        nothing is added: operators for all of it are younger than most runtimes, and slower in OpenVINO."""
+        emit = self.writer.emit
+        width = self._shape(value)[-1:]
+        dtype = numpy_dtype(self.graph.nodes[value].type.dtype)
+        gain = names[1] if len(names) > 1 else self.writer.constant(np.ones(width, dtype))
+        square = emit("Pow", [names[0], self._number(2, value)])
+        mean = emit("ReduceMean", [square, self.writer.integers([-1])], keepdims=1)
+        root = emit("Sqrt", [emit("Add", [mean, self._number(found.eps or _UNSEEN, value)])])
+        return emit("Mul", [emit("Div", [names[0], root]), gain])
 
     def _convolution(self, found: products.Convolution, value: int) -> str:
         node, writer = self.graph.nodes[value], self.writer

@@ -213,15 +213,16 @@ def find_einsum(graph: Graph, value: int) -> Einsum | None:
         return None
     once = len(set(lhs)) == len(lhs) and len(set(rhs)) == len(rhs)
     alone = any(v >= fixed and (v in lhs) != (v in rhs) for v in (*lhs, *rhs))
-    return Einsum(
-        lhs=left,
-        rhs=right,
-        batch=tuple(v for v in lhs if v in rhs and v < fixed),
-        rows=tuple(v for v in lhs if v not in rhs and v < fixed),
-        columns=tuple(v for v in rhs if v not in lhs and v < fixed),
-        inner=tuple(v for v in lhs if v in rhs and v >= fixed),
-        is_product=once and not alone,
-    )
+    batch = tuple(v for v in lhs if v in rhs and v < fixed)
+    inner = tuple(v for v in lhs if v in rhs and v >= fixed)
+    rows = tuple(v for v in lhs if v not in rhs and v < fixed)
+    columns = tuple(v for v in rhs if v not in lhs and v < fixed)
+    # An operand that is transposed anyway is brought into the order of the result, which then needs no transposition.
+    if (*batch, *rows, *inner) != lhs:
+        rows = tuple(sorted(rows))
+    if (*batch, *inner, *columns) != rhs:
+        columns = tuple(sorted(columns))
+    return Einsum(left, right, batch, rows, columns, inner, is_product=once and not alone)
 
 
 def _side(affine: AffineMap, shape: Shape, extents: Sequence[int], fixed: int) -> Side:

@@ -268,6 +268,33 @@ def gelu_with_tanh(b):
     return b.gelu(x_of(b, 4, 5), "tanh")
 
 
+def rms_norm(b, x, axis=-1, eps=1e-5):
+    mean = b.reduce("mean", b.elementwise("mul", x, x), [axis], True)
+    return b.elementwise("mul", x, b.elementwise("rsqrt", b.elementwise("add", mean, b.scalar(eps, mean))))
+
+
+@case()
+def root_mean_square(b):
+    return b.elementwise("mul", rms_norm(b, x_of(b, 2, 3, 8)), b.constant(np.linspace(1, 2, 8, dtype=np.float32)))
+
+
+@case()
+def root_mean_square_of_columns(b):
+    return rms_norm(b, x_of(b, 3, 8), 0)
+
+
+@case()
+def root_mean_square_without_epsilon(b):
+    x = x_of(b, 3, 8)
+    return b.elementwise("div", x, b.elementwise("sqrt", b.reduce("mean", b.elementwise("mul", x, x), [1], True)))
+
+
+@case("MatMul")
+def queries_in_groups(b):
+    q, k = x_of(b, 2, 3, 2, 4, 5), x_of(b, 2, 7, 2, 5, name="k")
+    return b.einsum("bqhgd,bkhd->bhgqk", q, k)
+
+
 @case("Clip")
 def relu6(b):
     x = x_of(b, 4, 5)

@@ -27,7 +27,20 @@ def norm(b, x, eps=1e-5, axes=(-1,)):
     return op(b, "div", centred, op(b, "sqrt", op(b, "add", variance, eps)))
 
 
+def rms(b, x, eps=1e-5, axis=-1):
+    mean = b.reduce("mean", op(b, "mul", x, x), [axis], True)
+    return op(b, "div", x, op(b, "sqrt", mean if eps is None else op(b, "add", mean, eps)))
+
+
+def rms_by_a_product(b, x):
+    mean = b.reduce("mean", op(b, "pow", x, 2.0), [2], True)
+    return op(b, "mul", op(b, "rsqrt", op(b, "add", 1e-5, mean)), x)
+
+
 YES = {
+    "root mean square": (lambda b, x: rms(b, x), "rms_norm", (2,)),
+    "root mean square without an epsilon": (lambda b, x: rms(b, x, None), "rms_norm", (2,)),
+    "root mean square by a product": (rms_by_a_product, "rms_norm", (2,)),
     "softmax": (lambda b, x: b.softmax(x, 1), "softmax", (1,)),
     "log softmax": (lambda b, x: b.log_softmax(x, -1), "log_softmax", (2,)),
     "gelu": (lambda b, x: b.gelu(x), "gelu", ()),
@@ -64,6 +77,15 @@ def test_a_layer_norm_takes_its_scale_and_offset():
     assert composite.eps == pytest.approx(1e-3)
 
 
+def test_a_root_mean_square_takes_its_gain():
+    def build(b, x):
+        return op(b, "mul", b.input("gain", (8,), "float32"), rms(b, x, 1e-3))
+
+    composite = found(build)
+    assert (composite.kind, len(composite.inputs)) == ("rms_norm", 2)
+    assert composite.eps == pytest.approx(1e-3)
+
+
 def test_a_clip_knows_its_bounds():
     composite = found(lambda b, x: op(b, "max", op(b, "min", x, 3.0), -1.0))
     assert (composite.kind, composite.low, composite.high) == ("clip", -1.0, 3.0)
@@ -85,7 +107,14 @@ def variance_about_zero(b, x):
     return op(b, "div", centred, op(b, "sqrt", op(b, "add", variance, 1e-5)))
 
 
+def rms_of_two(b, x):
+    mean = b.reduce("mean", op(b, "mul", x, x), [-1], True)
+    return op(b, "div", op(b, "tanh", x), op(b, "sqrt", mean))
+
+
 NO = {
+    "root mean square over the middle axis": lambda b, x: rms(b, x, axis=1),
+    "root mean square of two values": rms_of_two,
     "softmax over two different axes": softmax_of_two,
     "softmax without its maximum": lambda b, x: op(
         b, "div", op(b, "exp", x), b.reduce("sum", op(b, "exp", x), [2], True)

@@ -55,7 +55,17 @@ SUMMARY = Summary(
 )
 KEYS = [
     *["workload", "target", "seed", "status", "verified", "max_error", "latency_ms", "predicted", "untuned_ms"],
-    *["roofline_ms", "tuning_seconds", "trials", "invalid_candidates", "failed_candidates", "tasks", "peers", "machine", "versions"],
+    *[
+        "roofline_ms",
+        "tuning_seconds",
+        "trials",
+        "invalid_candidates",
+        "failed_candidates",
+        "tasks",
+        "peers",
+        "machine",
+        "versions",
+    ],
     "artifact",
 ]
 

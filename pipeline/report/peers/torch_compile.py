@@ -27,9 +27,9 @@ class TorchCompile:
         import torch._inductor.config as settings
 
         def finish(module: Any) -> Any:
-            torch._dynamo.reset()
             return torch.compile(module, dynamic=False)
 
+        torch._dynamo.reset()
         torch.set_num_threads(threads)
         with settings.patch(freezing=True):
             return as_run(model, threads, torch, finish)

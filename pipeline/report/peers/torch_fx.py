@@ -1,7 +1,7 @@
 """An exported model as a torch.fx module: straight-line code of PyTorch's own operators, ready for `torch.compile`.
 
 A product with a constant matrix becomes a linear layer with its bias; constant scales and offsets after a convolution
-go into its weights, as an export from PyTorch would have it.
+go into its weights, as an export from PyTorch would have it. A chain that PyTorch has a function for is that function.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pipeline.errors import UserError
+from pipeline.report.peers.torch_fusions import Fusions, attend
 from pipeline.report.peers.torch_names import BINARY, SCATTER, UNARY
 
 _SMALL = 1024
@@ -24,14 +25,17 @@ _SMALL = 1024
 _Plan = tuple[onnx.NodeProto, list[str], Callable[..., Any]]
 
 
-def to_torch(model: onnx.ModelProto, torch: Any) -> Any:
-    """The torch.fx.GraphModule of a model that `to_onnx` made: inputs in order, a tuple of outputs."""
-    return _Translation(model, torch).module()
+def to_torch(model: onnx.ModelProto, torch: Any, *, attention: bool = True) -> Any:
+    """The torch.fx.GraphModule of a model that `to_onnx` made: inputs in order, a tuple of outputs.
+
+    attention  where the model has attention, call `scaled_dot_product_attention`; else its products and softmax
+    """
+    return _Translation(model, torch, attention).module()
 
 
 class _Translation:
-    def __init__(self, model: onnx.ModelProto, torch: Any) -> None:
-        self._torch, self._model = torch, model
+    def __init__(self, model: onnx.ModelProto, torch: Any, attention: bool) -> None:
+        self._torch, self._model, self._attention = torch, model, attention
         self._root = torch.nn.Module()
         self._code = torch.fx.Graph()
         self._constants = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
@@ -43,6 +47,7 @@ class _Translation:
         for node in model.graph.node:
             for name in node.input:
                 self._uses[name] = self._uses.get(name, 0) + 1
+        self._fusions = Fusions(self._by_output, self._constants, self._uses, self._shape)
 
     def module(self) -> Any:
         graph = self._model.graph
@@ -78,10 +83,29 @@ class _Translation:
         """The node, the values that it is made from, and how; a chain that PyTorch has one operator for is one."""
         base = name.partition(".")[0] if name not in self._by_output else name
         node = self._by_output[base]
-        if (layer := self._layer(node)) is not None:
-            return layer
+        if (fused := self._fused(node) or self._layer(node)) is not None:
+            return fused
         needs, write = self._operator(node)
         return node, needs, write
+
+    def _fused(self, last: onnx.NodeProto) -> _Plan | None:
+        torch, call = self._torch, self._call
+        functional = torch.nn.functional
+        if self._attention and (found := self._fusions.attention(last)) is not None:
+            names, mask = [found.query, found.key, found.value], found.mask
+            if isinstance(mask, str):
+                return last, [*names, mask], lambda q, k, v, m: attend(found, torch, call, q, k, v, m)
+
+            def write(q: Any, k: Any, v: Any) -> Any:
+                return attend(found, torch, call, q, k, v, None if mask is None else self._stored(mask))
+
+            return last, names, write
+        if (gate := self._fusions.silu(last)) is not None:
+            return last, [gate], lambda x: call(functional.silu, x)
+        if (norm := self._fusions.rms_norm(last)) is not None:
+            needs, shape = [norm.x, *([] if norm.gain is None else [norm.gain])], self._shape(norm.x)[-1:]
+            return last, needs, lambda x, gain=None: call(functional.rms_norm, x, shape, gain, norm.eps)
+        return None
 
     def _layer(self, last: onnx.NodeProto) -> _Plan | None:
         """A linear layer or a convolution with what follows it, where its weights are constant."""

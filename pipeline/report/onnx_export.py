@@ -1,6 +1,7 @@
 """A graph as an ONNX model, in the largest operators that say the same: another runtime is measured at its best.
 
-Attention is two products with a softmax between them, which every runtime knows. Not found again: transposed convolutions that are dilated (they are written as ordinary ones).
+Attention is two products with a softmax between them, which every runtime knows. Not found again: transposed
+convolutions that are dilated (they are written as ordinary ones).
 """
 
 from __future__ import annotations

@@ -125,6 +125,14 @@ def maps_have_an_entry_for_each_axis(graph: MuGraph, _: Ranks) -> Iterator[str]:
                     yield f"output {i} of kernel {number} is put together by {how!r}, none of {', '.join(TOGETHER)}"
 
 
+def an_output_is_reduced_in_one_way(graph: MuGraph, _: Ranks) -> Iterator[str]:
+    """The sum of maxima is not the maximum of sums, and an omap does not say which comes first."""
+    for where, block in _blocks(graph):
+        for i, out in enumerate(block.outputs):
+            if "sum" in out.omap and "max" in out.omap:
+                yield f"output {i} of {where} is put together by sum and by max"
+
+
 def every_axis_partitions_an_input(graph: MuGraph, _: Ranks) -> Iterator[str]:
     for where, block in _blocks(graph):
         cut = [*(zip(*(tile.imap for tile in block.inputs), strict=True) if block.inputs else ())]
@@ -280,6 +288,7 @@ CHECKS: tuple[Check, ...] = (
     there_are_outputs,
     operands_come_earlier,
     maps_have_an_entry_for_each_axis,
+    an_output_is_reduced_in_one_way,
     every_axis_partitions_an_input,
     operators_mean_something,
     ranks_agree,

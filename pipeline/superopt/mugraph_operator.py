@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never, get_args
 
 from pipeline.errors import CheckError
+from pipeline.ir.algebra import contraction_shape, split_subscripts
 from pipeline.ir.graph import BINARY, ELEMENTWISE, UNARY, Shape
 from pipeline.superopt.mugraph import (
     Accumulate,
@@ -30,13 +31,6 @@ from pipeline.superopt.mugraph import (
 Rank = int | None
 KINDS = get_args(Kind)
 ACCUMULATORS = (*KINDS, "last", "concat")
-
-
-def split_subscripts(subscripts: str) -> tuple[str, str, str]:
-    """The letters of the two operands and of the result of a `Contract`; empty ones where it is not "a,b->c"."""
-    left, arrow, out = subscripts.partition("->")
-    lhs, comma, rhs = left.partition(",")
-    return (lhs, rhs, out) if arrow and comma else ("", "", "")
 
 
 def wrong_attributes(op: Op) -> str:
@@ -87,17 +81,11 @@ def _wrong_positions(axes: tuple[int, ...]) -> str:
 
 
 def _wrong_subscripts(subscripts: str) -> str:
-    lhs, rhs, out = split_subscripts(subscripts)
-    letters = lhs + rhs + out
-    if not lhs and not rhs:
-        return f'"{subscripts}" is not of the form "ab,bc->ac"'
-    if not (letters.isascii() and letters.isalpha()):
-        return f'"{subscripts}" has a sign that is no letter'
-    for part in (lhs, rhs, out):
-        if len(set(part)) != len(part):
-            return f'"{subscripts}" has a letter twice in {part}'
-    lost = sorted(set(out) - set(lhs + rhs))
-    return f'"{subscripts}" has {", ".join(lost)} in its result only' if lost else ""
+    try:
+        split_subscripts(subscripts)
+    except CheckError as error:
+        return f'"{subscripts}" is not of the form "ab,bc->ac": {error.why}'
+    return "" if subscripts.isascii() else f'"{subscripts}" has other letters than those from a to z and from A to Z'
 
 
 def wrong_operands(op: Op, ranks: Sequence[Rank]) -> str:
@@ -185,7 +173,7 @@ def result_shape(op: Op, operands: Sequence[Shape], trips: int = 1) -> Shape:
         case Map():
             return _broadcast(op, operands)
         case Contract(subscripts):
-            return _contracted(op, subscripts, operands)
+            return contraction_shape(subscripts, *operands)
         case Fold(_, axes, keep):
             for axis in axes:
                 if operands[0][axis] % keep:
@@ -230,16 +218,6 @@ def _broadcast(op: Op, operands: Sequence[Shape]) -> Shape:
                 raise _refused(op, f"{_shown(operands)} do not broadcast")
             found[axis] = size if found[axis] == 1 else found[axis]
     return tuple(found)
-
-
-def _contracted(op: Op, subscripts: str, operands: Sequence[Shape]) -> Shape:
-    lhs, rhs, out = split_subscripts(subscripts)
-    sizes: dict[str, int] = {}
-    for letters, shape in zip((lhs, rhs), operands, strict=True):
-        for letter, size in zip(letters, shape, strict=True):
-            if sizes.setdefault(letter, size) != size:
-                raise _refused(op, f'in "{subscripts}", {letter} has extents {sizes[letter]} and {size}')
-    return tuple(sizes[letter] for letter in out)
 
 
 def _shown(shapes: Sequence[Shape]) -> str:

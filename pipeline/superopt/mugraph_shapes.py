@@ -59,7 +59,7 @@ class Shapes:
 def shapes(graph: MuGraph, inputs: Mapping[str, Shape], extents: Mapping[str, int] | None = None) -> Shapes:
     """The shapes of a µGraph that `mugraph_check` accepts, on inputs of these shapes, by name.
 
-    extents  of the axes that are parameters, by name. CheckError where one is missing or contradicts a fixed extent,
+    extents  of the axes, by name; they come before those that the µGraph fixes. CheckError where one is missing,
              where something does not divide, and where an operator has no result.
     """
     if missing := [name for name in graph.inputs if name not in inputs]:
@@ -100,15 +100,14 @@ def block_shapes(block: BlockGraph, operands: Sequence[Shape], extents: Mapping[
 
 
 def extent_of(axis: Axis, extents: Mapping[str, int]) -> int:
-    """The extent of an axis: its own, or that of its name in `extents`."""
-    given = extents.get(axis.name)
-    if axis.extent is None and given is None:
+    """The extent that is given for the axis, or else its own: a µGraph of fixed extents runs at shrunken ones too."""
+    size = extents.get(axis.name, axis.extent)
+    if size is None:
         raise CheckError("an axis has no extent", where=f"axis {axis.name}", why="It is a parameter",
                          todo=f"Give it one; there are {listed(extents) or 'none'}")  # fmt: skip
-    if given is not None and (given < 1 or axis.extent not in (None, given)):
-        wanted = "a positive one" if axis.extent is None else str(axis.extent)
-        raise CheckError("an axis has another extent", where=f"axis {axis.name}", why=f"{given} given, {wanted} needed")
-    return axis.extent if given is None else given  # type: ignore[return-value]  # one of them is a number
+    if size < 1:
+        raise CheckError("an axis has no points", where=f"axis {axis.name}", why=f"Its extent is {size}")
+    return size
 
 
 def cuts(block: BlockGraph, tile: BlockInput, dim: int) -> tuple[tuple[Axis, bool], ...]:

@@ -22,7 +22,7 @@ from pipeline.superopt.mugraph import (
     Scalar,
 )
 from pipeline.superopt.mugraph_builder import KernelBuilder, MuGraphBuilder
-from tests.superopt.hand_mugraphs import HAND, rmsnorm_linear, split_decoding
+from tests.superopt.expert_mugraphs import EXPERT, rmsnorm_linear, split_decoding
 
 
 def test_a_few_lines_give_the_fused_normalisation_and_product() -> None:
@@ -68,11 +68,11 @@ def test_operators_of_handles_are_scalar_functions_with_numbers_as_scalars() -> 
     assert fns == ["neg", 3.0, "add", 2.0, "div", "mul", 1.0, "sub", "sigmoid", "mul"]
 
 
-@pytest.mark.parametrize("name", HAND)
+@pytest.mark.parametrize("name", EXPERT)
 def test_a_loop_by_its_name_is_its_level(name: str) -> None:
     levels = {
         node.op.level
-        for kernel in HAND[name].nodes
+        for kernel in EXPERT[name].nodes
         if isinstance(kernel.op, BlockGraph)
         for node in kernel.op.nodes
         if isinstance(node.op, Accumulate)

@@ -30,13 +30,13 @@ from pipeline.superopt.mugraph import (
 )
 from pipeline.superopt.mugraph_check import CHECKS, accumulator_levels, check
 from pipeline.superopt.mugraph_operator import result_rank, wrong_attributes, wrong_operands
-from tests.superopt.hand_mugraphs import HAND, HAND_SHAPES, online_attention, rmsnorm_linear, two_loops
+from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention, rmsnorm_linear, two_loops
 
 
-@pytest.mark.parametrize("name", HAND)
+@pytest.mark.parametrize("name", EXPERT)
 def test_what_an_expert_writes_is_valid_with_and_without_ranks(name: str) -> None:
-    check(HAND[name])
-    check(HAND[name], {tensor: len(shape) for tensor, shape in HAND_SHAPES[name][0].items()})
+    check(EXPERT[name])
+    check(EXPERT[name], {tensor: len(shape) for tensor, shape in EXPERT_SHAPES[name][0].items()})
 
 
 def _block(graph: MuGraph) -> BlockGraph:
@@ -123,6 +123,19 @@ BROKEN: dict[str, tuple[MuGraph, str, str]] = {
         _with(RMS, lambda b: replace(b, outputs=(BlockOutput(10, ("min",)),))),  # type: ignore[arg-type]
         "maps_have_an_entry_for_each_axis",
         "'min'",
+    ),
+    "a sum and a maximum": (
+        _with(
+            RMS,
+            lambda b: replace(
+                b,
+                grid=(*b.grid, Axis("z")),
+                inputs=(BlockInput((None, 0), (1,)), BlockInput((1, None), (0,))),
+                outputs=(BlockOutput(10, ("sum", "max")),),
+            ),
+        ),
+        "an_output_is_reduced_in_one_way",
+        "output 0 of kernel 0",
     ),
     "a grid axis that cuts nothing": (
         _with(RMS, lambda b: replace(b, inputs=(b.inputs[0], BlockInput((None,), (0,))))),

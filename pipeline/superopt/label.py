@@ -37,6 +37,8 @@ EXPONENTIAL = frozenset({"exp", "sigmoid"})  # at most one of them on a path can
 KEYED = frozenset({"tanh", "erf", "max", "min", "abs"})  # a random function of the whole value stands for each
 PROVABLE = ALGEBRAIC | EXPONENTIAL | KEYED
 MOST_LABELS = 20
+NOTHING = "nothing is computed"
+BROADCAST = "its output is a broadcast"
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,9 +327,9 @@ class _Writer:
         output = graph.outputs[0][1]
         result, dims = self.values[output], self.labelling.dims[output]
         if not result.inside:
-            raise _Refusal(output, "nothing is computed")
+            raise _Refusal(output, NOTHING)
         if set(self.labels(result)) != set(self.labels_of(dims)):
-            raise _Refusal(output, "its output is a broadcast")
+            raise _Refusal(output, BROADCAST)
         inputs = sorted(range(len(self.read)), key=lambda i: self.read[i].source)
         place = {_Value(False, old): new for new, old in enumerate(inputs)}
         place |= {_Value(True, n): len(inputs) + n for n in range(len(self.nodes))}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.ir.evaluate import evaluate
-from pipeline.ir.graph import AffineDim, Graph, Input
+from pipeline.ir.graph import AffineDim, Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_primitives import axis_map
 from pipeline.superopt.label import Opaque, specify
-from pipeline.superopt.spec import Spec, SpecInput, spec_graph
+from pipeline.superopt.spec import Spec, spec_graph
 from tests.ir.random_graphs import graphs
+from tests.superopt.spec_agreement import agrees
 
 
 def labelled(graph: Graph) -> Spec:
@@ -28,40 +27,6 @@ def refused(graph: Graph) -> str:
     made = specify(graph)
     assert isinstance(made, Opaque)
     return made.reason
-
-
-def addresses(dims: tuple[AffineDim, ...], labels: tuple[int, ...], extents: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """For each dimension in memory its index, over the labels."""
-    grid = np.indices([extents[label] for label in labels])
-    return tuple(
-        np.full(grid.shape[1:], dim.offset, np.int64) + sum(c * grid[labels.index(v)] for v, c in dim.terms)
-        for dim in dims
-    )
-
-
-def seen(tensor: SpecInput, array: np.ndarray, extents: tuple[int, ...]) -> np.ndarray:
-    """A tensor in memory as the specification reads it: one dimension for each label."""
-    return array[addresses(tensor.access, tensor.labels, extents)]
-
-
-def agrees(graph: Graph, spec: Spec, seed: int = 0) -> None:
-    """The specification at its full extents computes what the graph does, at each place in memory."""
-    rng = np.random.default_rng(seed)
-    inputs = [node for node in graph.nodes if isinstance(node.op, Input)]
-    feeds = {
-        node.op.name: rng.normal(size=node.type.shape) > 0
-        if node.type.dtype == "bool"
-        else rng.normal(size=node.type.shape).astype(np.float32)
-        for node in inputs
-        if isinstance(node.op, Input)
-    }
-    arrays = list(feeds.values())
-    (wanted,) = evaluate(graph, feeds).values()
-    views = {one.name: seen(one, arrays[one.source], spec.extents) for one in spec.inputs}
-    (found,) = evaluate(spec_graph(spec), views).values()
-    got = np.full(spec.shape, np.nan)
-    got[addresses(spec.store, spec.labels(spec.output), spec.extents)] = found
-    np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 def attention(b: GraphBuilder, q: int, k: int, v: int) -> int:

@@ -1,0 +1,201 @@
+"""The subprograms of a partitioned graph that one kernel could compute, with their specifications and what that saves.
+
+A candidate is one task and some of those that feed it, directly or through each other. What it does may be needed
+elsewhere too: then that task stays beside it, and the candidate does its work once more. Which of them are used is
+decided by cost (`pipeline.superopt.cover`), not by the order in which they are found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipeline.ir.graph import ITEM_BYTES, Constant, Contract, Graph, Reduce
+from pipeline.ir.target import Target
+from pipeline.space.partition import Instance, Partition, base, extract
+from pipeline.space.task import Task, make_task
+from pipeline.superopt.label import BROADCAST, NOTHING, Opaque, specify
+from pipeline.superopt.spec import Spec
+
+MOST_SETS = 48  # candidates that end in one task
+BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
+CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
+
+
+@dataclass(frozen=True, slots=True)
+class Subprogram:
+    """One task in place of several, everywhere it occurs.
+
+    uses       the instances that it could be, their task being -1
+    replaced   for each use the tasks of the partition that it does the work of, as positions in its instances
+    seconds    of one run at the roofline
+    ordinary   of one run of what it replaces; a task that feeds others too counts by their share
+    """
+
+    task: Task
+    spec: Spec
+    uses: tuple[Instance, ...]
+    replaced: tuple[tuple[int, ...], ...]
+    seconds: float
+    ordinary: float
+
+    @property
+    def promise(self) -> float:
+        """How early it is worth a search: what it can save, how large a part that is, how large the search."""
+        saved = self.ordinary - self.seconds
+        return len(self.uses) * saved * (saved / self.ordinary) / 1.5 ** anchors(self.task.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one subprogram: products and reductions, and all its operations. count: subprograms that are kept."""
+
+    anchors: int = 6
+    nodes: int = 48
+    count: int = 64
+
+
+def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits | None = None) -> tuple[Subprogram, ...]:
+    """Those with at least two products or reductions that the roofline finds faster than what they replace.
+
+    The one that promises most comes first.
+    """
+    limits = Limits() if limits is None else limits
+    roofline = Roofline(graph, target)
+    seconds = [roofline.seconds(task) for task in parts.tasks]
+    readers = _readers(graph, parts)
+    found: dict[str, tuple[Task, list[Instance], list[tuple[int, ...]]]] = {}
+    opaque = _opaque(parts)
+    for number in range(len(parts.instances)):
+        for chosen in _sets(parts, number, opaque, limits):
+            instance, task = _joined(graph, parts, chosen, number)
+            _, uses, replaced = found.setdefault(task.key, (task, [], []))
+            uses.append(instance)
+            replaced.append(chosen)
+    made = []
+    for task, uses, replaced in found.values():
+        ordinary, fused = 0.0, roofline.fused(task)
+        for number in replaced[0]:
+            share = 1.0 if parts.instances[number].output == uses[0].output else (
+                len(readers[number] & set(replaced[0])) / max(1, len(readers[number])))  # fmt: skip
+            ordinary += share * seconds[parts.instances[number].task]
+        spec = specify(task.graph, task.constants) if fused < ordinary else None
+        if isinstance(spec, Spec):
+            made.append(Subprogram(task, spec, tuple(uses), tuple(replaced), fused, ordinary))
+    return tuple(sorted(made, key=lambda one: -one.promise)[: limits.count])
+
+
+def _readers(graph: Graph, parts: Partition) -> list[set[int]]:
+    """For each instance those that read its result; -1 stands for the caller, who reads the outputs."""
+    found: dict[int, set[int]] = {instance.output: set() for instance in parts.instances}
+    for number, instance in enumerate(parts.instances):
+        for value in instance.inputs:
+            found.get(base(value, parts.aliases), set()).add(number)
+    for _, value in graph.outputs:
+        found.get(base(value, parts.aliases), set()).add(-1)
+    return [found[instance.output] for instance in parts.instances]
+
+
+def anchors(graph: Graph) -> int:
+    """Products and reductions."""
+    return sum(isinstance(node.op, Contract | Reduce) for node in graph.nodes)
+
+
+def _sets(parts: Partition, last: int, opaque: Sequence[bool], limits: Limits) -> Iterator[tuple[int, ...]]:
+    """Sets of instances that end in one: it, and more and more of what feeds it; the smallest first."""
+    producer = {instance.output: number for number, instance in enumerate(parts.instances)}
+    queue: list[tuple[int, ...]] = [(last,)]
+    seen = set(queue)
+    given = 0
+    while queue and given < MOST_SETS:
+        chosen = queue.pop(0)
+        tasks = [parts.instances[i].task for i in chosen]
+        graphs = [parts.tasks[task].graph for task in tasks]
+        count = sum(map(anchors, graphs))
+        size = sum(len(g.nodes) for g in graphs)
+        if opaque[tasks[chosen.index(last)]] or count > limits.anchors or size > limits.nodes:
+            continue
+        if count >= 2:
+            given += 1
+            yield chosen
+        feeding = {
+            producer[source]
+            for number in chosen for value in parts.instances[number].inputs
+            if (source := base(value, parts.aliases)) in producer
+        }  # fmt: skip
+        for number in sorted(feeding - set(chosen)):
+            larger = tuple(sorted((*chosen, number)))
+            if not opaque[parts.instances[number].task] and larger not in seen:
+                seen.add(larger)
+                queue.append(larger)
+
+
+def _opaque(parts: Partition) -> list[bool]:
+    """For each task: does it hold something that no specification can?"""
+    reasons = [specify(task.graph, task.constants) for task in parts.tasks]
+    return [isinstance(found, Opaque) and found.reason not in (NOTHING, BROADCAST) for found in reasons]
+
+
+def _joined(graph: Graph, parts: Partition, chosen: Sequence[int], last: int) -> tuple[Instance, Task]:
+    """The instances of a set as one, with the reshapes between them."""
+    members = {member for number in chosen for member in parts.instances[number].members}
+    for member in sorted(members):
+        for value in graph.nodes[member].inputs:
+            if base(value, parts.aliases) in members:
+                while value not in members:
+                    members.add(value)
+                    value = parts.aliases[value]
+    output = parts.instances[last].output
+    subgraph, inputs, constants = extract(graph, members, output, parts.aliases)
+    return Instance(-1, inputs, output, tuple(sorted(members))), make_task(subgraph, constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Seconds of a task that computes and moves no more than it must, where its tensors lie when it begins."""
+
+    graph: Graph
+    target: Target
+
+    def seconds(self, task: Task) -> float:
+        """Of a task as the rules would schedule it: each reduction after the first reads its operand once more."""
+        again = [node for node in task.graph.nodes if isinstance(node.op, Reduce | Contract)][1:]
+        passes = sum(
+            self.moved(max(_bytes(task.graph, v) for v in node.inputs)) for node in again if isinstance(node.op, Reduce)
+        )
+        return self.fused(task) + passes
+
+    def fused(self, task: Task) -> float:
+        """Of a task in one pass."""
+        work = task.flops / (self.target.peak_gflops() * 1e9)
+        return max(work, self.traffic(task)) + BARRIER_SECONDS
+
+    def traffic(self, task: Task) -> float:
+        """Seconds to read every input and to write the output."""
+        total = 0.0
+        for number, node in enumerate(task.graph.nodes):
+            if not node.inputs and not isinstance(node.op, Constant):
+                size = _bytes(task.graph, number)
+                cold = getattr(node.op, "name", "") in task.constants and self.weights() > self.last_cache()
+                total += self.moved(size, cold=cold)
+        return total + self.moved(_bytes(task.graph, task.graph.outputs[0][1]))
+
+    def moved(self, size: int, *, cold: bool = False) -> float:
+        """Seconds to read or write so many bytes, all cores together: from caches that hold them, or from memory."""
+        for level, rate in CACHE_BYTES_PER_CYCLE.items():
+            if not cold and size <= self.target.cache(level) * self.target.cores / 2:
+                return size / (rate * self.target.clock_ghz * 1e9 * self.target.cores)
+        return size / (self.target.bandwidth_gbs * 1e9)
+
+    def weights(self) -> int:
+        """Bytes of all constants of the graph: more than the caches hold, they come from memory each time."""
+        return sum(array.nbytes for array in self.graph.constants.values())
+
+    def last_cache(self) -> int:
+        return self.target.cache(3) * self.target.cores
+
+
+def _bytes(graph: Graph, value: int) -> int:
+    kind = graph.nodes[value].type
+    return math.prod(kind.shape) * ITEM_BYTES[kind.dtype]

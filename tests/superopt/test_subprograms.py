@@ -1,0 +1,184 @@
+"""What of a graph could be one kernel: found in whole models, once for equal layers, by specifications that agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from pipeline.ir.evaluate import evaluate
+from pipeline.ir.graph import Contract, Elementwise, Gather, Graph, Input, Reduce, Scan
+from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.space.partition import partition
+from pipeline.superopt.spec import Apply, Product, Reduction, spec_graph
+from pipeline.superopt.subprograms import Limits, Subprogram, anchors, subprograms
+from tests.ir.random_graphs import graphs
+from tests.superopt.model_graphs import TARGET, bert, gpt2, llama
+from tests.superopt.spec_agreement import addresses, agrees, seen
+
+
+def found(graph: Graph, limits: Limits | None = None) -> tuple[Subprogram, ...]:
+    return subprograms(graph, partition(graph), TARGET, limits)
+
+
+def operations(one: Subprogram) -> list[str]:
+    names = []
+    for node in one.spec.nodes:
+        match node.op:
+            case Product():
+                names.append("product")
+            case Reduction(kind):
+                names.append(kind)
+            case Apply(fn):
+                names.append(fn)
+    return names
+
+
+def attentions(graph: Graph, *masking: str) -> list[Subprogram]:
+    """Those that are two products and a softmax between them, with a scale and a mask, and nothing else."""
+    wanted = sorted(["product", "mul", *masking, "max", "sub", "exp", "sum", "div", "product"])
+    return [one for one in found(graph, Limits(count=1000)) if sorted(operations(one)) == wanted]
+
+
+def test_attention_with_its_scale_and_mask_is_one_subprogram_for_all_layers_of_bert() -> None:
+    graph = bert(layers=3)
+    (attention,) = attentions(graph, "add")
+    assert len(attention.uses) == 3
+    q, k, v, mask = sorted(attention.spec.inputs, key=lambda one: (len(one.labels) == 1, one.source))
+    assert (len(q.labels), len(k.labels), len(v.labels), len(mask.labels)) == (3, 3, 3, 1)
+    assert sorted(attention.spec.extents) == [4, 8, 8, 12, 12]
+    agrees(attention.task.graph, attention.spec)
+
+
+def test_attention_of_gpt2_reads_heads_of_one_tensor_by_affine_maps_and_its_mask_is_inside() -> None:
+    (attention,) = attentions(gpt2(), "where")
+    assert len(attention.uses) == 2
+    heads = [one for one in attention.spec.inputs if one.dtype == "float32"]
+    assert len({one.source for one in heads}) == 1, "queries, keys and values lie in one tensor"
+    assert [one.access[1].offset for one in heads] == [0, 32, 64]
+    assert all(len(one.access[1].terms) == 2 for one in heads), "head * dim + element"
+    agrees(attention.task.graph, attention.spec)
+
+
+def test_grouped_attention_of_a_llama_is_found_without_its_rotation() -> None:
+    graph = llama(hidden=32, heads=4, kv_heads=2, dim=8, inner=64, sequence=12)
+    (attention,) = attentions(graph, "where")
+    assert sorted(attention.spec.extents) == [2, 2, 8, 8, 12, 12]
+    agrees(attention.task.graph, attention.spec)
+
+
+def test_a_normalisation_goes_into_each_product_that_reads_it() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (16, 64), "float32")
+    normal = b.normalize(x, [-1], 1e-5)
+    ends = [b.matmul(normal, b.constant(np.full((64, 32), float(i + 1), np.float32))) for i in range(3)]
+    subs = found(b.finish([(f"y{i}", one) for i, one in enumerate(ends)]))
+    fused = next(one for one in subs if "product" in operations(one))
+    assert len(fused.uses) == 3 and operations(fused).count("sum") == 2
+    assert [one.key is not None for one in fused.spec.inputs] == [False, True], "the weights are known"
+    agrees(fused.task.graph, fused.spec)
+
+
+def test_a_gated_product_shares_the_axes_of_what_both_read() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (8, 64), "float32")
+    gate, up = (b.matmul(x, b.input(name, (64, 48), "float32")) for name in ("gate", "up"))
+    (one,) = found(b.finish([("y", b.elementwise("mul", b.silu(gate), up))]))
+    assert operations(one).count("product") == 2
+    assert len(one.spec.inputs) == 3 and sorted(one.spec.extents) == [8, 48, 64]
+
+
+def test_a_product_beside_one_of_low_rank_is_one_subprogram() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 64), "float32"), b.input("w", (64, 256), "float32")
+    low = b.matmul(b.matmul(x, b.input("a", (64, 4), "float32")), b.input("b", (4, 256), "float32"))
+    subs = found(b.finish([("y", b.elementwise("add", b.matmul(x, w), low))]))
+    assert any(operations(one).count("product") == 3 for one in subs)
+
+
+def test_a_chain_of_reductions_in_one_task_is_a_subprogram_of_that_task() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (8, 64), "float32")
+    graph = b.finish([("y", b.normalize(x, [-1], 1e-5))])
+    parts = partition(graph)
+    (one,) = subprograms(graph, parts, TARGET)
+    assert one.task.key == parts.tasks[0].key
+
+
+def test_what_is_not_algebraic_ends_a_subprogram() -> None:
+    for graph in (bert(), gpt2()):
+        for one in found(graph):
+            kinds = {type(node.op) for node in one.task.graph.nodes}
+            assert not kinds & {Gather, Scan}
+            assert not any(node.op == Elementwise("cast") for node in one.task.graph.nodes)
+
+
+def test_one_product_alone_and_elementwise_work_alone_are_no_subprograms() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 64), "float32"), b.input("w", (64, 32), "float32")
+    assert found(b.finish([("y", b.relu(b.matmul(x, w))), ("z", b.elementwise("exp", x))])) == ()
+
+
+def test_halves_are_left_alone() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (8, 64), "float16"), b.input("w", (64, 32), "float16")
+    assert found(b.finish([("y", b.softmax(b.matmul(x, w)))])) == ()
+
+
+def test_limits_of_size_and_count_are_kept() -> None:
+    graph = bert()
+    small = found(graph, Limits(anchors=3, nodes=30, count=5))
+    assert 0 < len(small) <= 5
+    assert all(2 <= anchors(one.task.graph) <= 3 for one in small)
+    assert found(graph, Limits(anchors=1)) == ()
+
+
+def test_each_use_reads_what_the_task_reads_and_gives_what_it_gives() -> None:
+    graph = bert()
+    parts = partition(graph)
+    for one in subprograms(graph, parts, TARGET):
+        inputs = [node for node in one.task.graph.nodes if isinstance(node.op, Input)]
+        for use, replaced in zip(one.uses, one.replaced, strict=True):
+            assert [graph.nodes[v].type for v in use.inputs] == [node.type for node in inputs]
+            assert graph.nodes[use.output].type == one.task.graph.nodes[one.task.graph.outputs[0][1]].type
+            assert replaced == tuple(sorted(set(replaced)))
+            done = {member for i in replaced for member in parts.instances[i].members}
+            assert done <= set(use.members)
+
+
+def test_what_promises_most_comes_first_and_every_one_promises_something() -> None:
+    subs = found(bert())
+    assert [one.promise for one in subs] == sorted((one.promise for one in subs), reverse=True)
+    assert all(0 < one.seconds < one.ordinary for one in subs)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(graphs(steps=8))
+def test_the_specifications_of_random_graphs_agree_with_them(graph: Graph) -> None:
+    free = replace(TARGET, bandwidth_gbs=1e-3)  # where moving costs so much, everything that can be joined is joined
+    for one in subprograms(graph, partition(graph), free):
+        assert sum(isinstance(node.op, Contract | Reduce) for node in one.task.graph.nodes) >= 2
+        agrees(one.task.graph, one.spec)
+
+
+def test_the_whole_model_is_computed_with_a_specification_in_the_place_of_its_tasks() -> None:
+    """One use of attention in BERT, its inputs taken from the run of the whole graph."""
+    graph = bert(layers=1)
+    (attention,) = attentions(graph, "add")
+    use, spec = attention.uses[0], attention.spec
+    rng = np.random.default_rng(0)
+    feeds = {
+        node.op.name: rng.integers(0, 2, node.type.shape)
+        for node in graph.nodes if isinstance(node.op, Input)
+    }  # fmt: skip
+    shown = Graph(
+        graph.nodes, tuple((f"v{value}", value) for value in dict.fromkeys((*use.inputs, use.output))), graph.constants
+    )
+    values = evaluate(shown, feeds)
+    arrays = [values[f"v{value}"].astype(np.float32) for value in use.inputs]
+    views = {one.name: seen(one, arrays[one.source], spec.extents) for one in spec.inputs}
+    (result,) = evaluate(spec_graph(spec), views).values()
+    got = np.empty(spec.shape)
+    got[addresses(spec.store, spec.labels(spec.output), spec.extents)] = result
+    np.testing.assert_allclose(got, values[f"v{use.output}"], rtol=1e-5, atol=1e-7)

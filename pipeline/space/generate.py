@@ -19,19 +19,23 @@ log = logging.getLogger("pipeline")
 MOST = 24  # sketches of one task: each wants measurements of its own
 
 
-def generate(program: Program, rules: Sequence[Rule], target: Target) -> tuple[Sketch, ...]:
-    """Different sketches, each checked; the rules stand in the order in which they are applied."""
+def generate(start: Program | Sketch, rules: Sequence[Rule], target: Target) -> tuple[Sketch, ...]:
+    """Different sketches, each checked; the rules stand in the order in which they are applied.
+
+    start  the program of a task, or a sketch whose outer structure is fixed already
+    """
+    first = start if isinstance(start, Sketch) else Sketch(start)
     different: dict[str, Sketch] = {}
-    for sketch in _applied(program, rules, target, checked=False):
+    for sketch in _applied(first, rules, target, checked=False):
         if _illegal(sketch) is not None:
-            _applied(program, rules, target, checked=True)  # again, to find the rule that did it
+            _applied(first, rules, target, checked=True)  # again, to find the rule that did it
         check(sketch.program)
         different.setdefault(to_text(sketch.program), sketch)
     return tuple(different.values())
 
 
-def _applied(program: Program, rules: Sequence[Rule], target: Target, *, checked: bool) -> list[Sketch]:
-    sketches = [Sketch(program)]
+def _applied(first: Sketch, rules: Sequence[Rule], target: Target, *, checked: bool) -> list[Sketch]:
+    sketches = [first]
     for rule in rules:
         sketches = [made for sketch in sketches for made in _through(rule, sketch, target, checked)][:MOST]
     return sketches

@@ -20,6 +20,7 @@ from pipeline.superopt.spec import Spec
 
 MOST_SETS = 48  # candidates that end in one task
 BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
+COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
 
 
@@ -31,6 +32,7 @@ class Subprogram:
     replaced   for each use the tasks of the partition that it does the work of, as positions in its instances
     seconds    of one run at the roofline
     ordinary   of one run of what it replaces; a task that feeds others too counts by their share
+    chained    of its products whose results go into further products or reductions
     """
 
     task: Task
@@ -39,12 +41,17 @@ class Subprogram:
     replaced: tuple[tuple[int, ...], ...]
     seconds: float
     ordinary: float
+    chained: float
 
     @property
     def promise(self) -> float:
-        """How early it is worth a search: what it can save, how large a part that is, how large the search."""
+        """How early it is worth a search: what it can save, how large a part that is, how large the search.
+
+        Products in a chain must agree on their tiles: that may cost some of their speed, which lessens the hope.
+        """
         saved = self.ordinary - self.seconds
-        return len(self.uses) * saved * (saved / self.ordinary) / 1.5 ** anchors(self.task.graph)
+        hope = saved / (saved + COMPROMISE * self.chained)
+        return len(self.uses) * saved * (saved / self.ordinary) * hope / 1.5 ** anchors(self.task.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits |
             ordinary += share * seconds[parts.instances[number].task]
         spec = specify(task.graph, task.constants) if fused < ordinary else None
         if isinstance(spec, Spec):
-            made.append(Subprogram(task, spec, tuple(uses), tuple(replaced), fused, ordinary))
+            made.append(Subprogram(task, spec, tuple(uses), tuple(replaced), fused, ordinary, roofline.chained(task)))
     return tuple(sorted(made, key=lambda one: -one.promise)[: limits.count])
 
 
@@ -170,6 +177,18 @@ class Roofline:
         """Of a task in one pass."""
         work = task.flops / (self.target.peak_gflops() * 1e9)
         return max(work, self.traffic(task)) + BARRIER_SECONDS
+
+    def chained(self, task: Task) -> float:
+        """Of the products whose results go into further products or reductions."""
+        feeds: set[int] = set()
+        total = 0.0
+        for number in range(len(task.graph.nodes) - 1, -1, -1):
+            node = task.graph.nodes[number]
+            if isinstance(node.op, Contract) and number in feeds:
+                total += 2.0 * math.prod(node.op.spatial) * math.prod(node.op.reduced)
+            if isinstance(node.op, Contract | Reduce) or number in feeds:
+                feeds.update(node.inputs)
+        return total / (self.target.peak_gflops() * 1e9)
 
     def traffic(self, task: Task) -> float:
         """Seconds to read every input and to write the output."""

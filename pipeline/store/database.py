@@ -87,7 +87,7 @@ class Database:
             wait = min(2 * wait, 0.5)
 
     def _is_ready(self, connection: Connection) -> bool:
-        """Whether the tables are there. Raises where they are of another version, or somebody else's."""
+        """Whether all tables are there. Raises where they are of another version, or somebody else's."""
         tables = set(inspect(connection).get_table_names())
         if LAYOUT.name not in tables:
             if tables and self.dialect == "sqlite":
@@ -107,12 +107,13 @@ class Database:
                 why=f"this program reads layout {SCHEMA_VERSION}",
                 todo=f"{'Update MuSchedule, or set' if newer else 'Set'} store.url to another file",
             )
-        return True
+        return tables >= set(METADATA.tables)
 
     def _prepare(self, connection: Connection) -> None:
         if not self._is_ready(connection):  # another process may have been faster
             METADATA.create_all(connection)
-            connection.execute(LAYOUT.insert().values(version=SCHEMA_VERSION))
+            if connection.execute(select(LAYOUT.c.version)).first() is None:
+                connection.execute(LAYOUT.insert().values(version=SCHEMA_VERSION))
 
     def _told(self, error: Exception) -> UserError:
         cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -52,3 +52,12 @@ RECORDS = Table(
     UniqueConstraint("candidate_key", "target", "version", "predicted", name="muschedule_once"),
     Index("muschedule_by_task", "task_key", "target", "version", "predicted", "status", "latency_ns"),
 )
+
+# Added to the layout later: a store without it is given it.
+NOTES = Table(
+    "muschedule_notes",
+    METADATA,
+    Column("key", String(64), primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("created", DateTime, nullable=False),  # UTC, as above
+)

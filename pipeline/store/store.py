@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from pipeline.errors import UserError
 from pipeline.store.database import Database
 from pipeline.store.record import Record
-from pipeline.store.schema import RECORDS
+from pipeline.store.schema import NOTES, RECORDS
 
 _COLUMNS = RECORDS.c
 
@@ -149,6 +149,21 @@ class Store:
             if reason is not None:
                 found.append(f"record {row.id} ({row.task_name}): {reason}")
         return found
+
+    def note(self, key: str, text: str) -> None:
+        """Keep a text under a key of at most 64 characters, in the place of what is there."""
+
+        def change(connection: Connection) -> None:
+            connection.execute(delete(NOTES).where(NOTES.c.key == key))
+            created = datetime.now(UTC).replace(tzinfo=None)
+            connection.execute(NOTES.insert().values(key=key, text=text, created=created))
+
+        self._database.write(change)
+
+    def noted(self, key: str) -> str | None:
+        """The text that was kept under a key, or None."""
+        query = select(NOTES.c.text).where(NOTES.c.key == key)
+        return self._database.read(lambda connection: connection.execute(query).scalar())
 
     def close(self) -> None:
         self._database.close()

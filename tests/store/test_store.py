@@ -300,3 +300,23 @@ def test_a_full_disk_asks_for_space_whatever_the_database_calls_it(tmp_path: Pat
     with Store(f"sqlite:///{tmp_path}/s.sqlite") as store:
         for cause in ("database or disk is full", "disk I/O error"):
             assert "Free some space" in store._database._told(OSError(cause)).todo
+
+
+def test_a_note_is_kept_until_another_takes_its_place(store, url):
+    assert store.noted("k" * 64) is None
+    store.note("k" * 64, "µGraph 1")
+    store.note("other", "2")
+    store.note("k" * 64, "3")
+    with Store(url) as again:
+        assert (again.noted("k" * 64), again.noted("other")) == ("3", "2")
+
+
+def test_a_store_from_before_there_were_notes_is_given_their_table(url, tmp_path):
+    with Store(url) as store:
+        store.add([record()])
+    with sqlite3.connect(tmp_path / "new/folder/store.db") as connection:
+        connection.execute("DROP TABLE muschedule_notes")
+    with Store(url) as store:
+        assert store.noted("k") is None
+        store.note("k", "text")
+        assert store.noted("k") == "text" and len(store.everything()) == 1

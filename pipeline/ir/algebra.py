@@ -24,6 +24,18 @@ Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
 Total = Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
 
+class IndivisibleError(CheckError):
+    """A dimension that is not a multiple of what it is cut into.
+
+    size, pieces  of the dimension: it would have to be a multiple of the pieces
+    """
+
+    def __init__(self, where: str, dim: int, shape: Shape, pieces: int) -> None:
+        super().__init__("a dimension is not cut into equal pieces", where=where,
+                         why=f"dimension {dim} of {shape} into {pieces}")  # fmt: skip
+        self.size, self.pieces = shape[dim], pieces
+
+
 class Algebra(Protocol[V]):
     """Tensors of some kind of number, and the operators on them. Axes count from 0 and are not negative."""
 
@@ -136,8 +148,7 @@ def folded(shape: Shape, axes: Sequence[int], keep: int) -> tuple[Shape, Shape]:
             whole.append(size)
             continue
         if size == 0 or size % keep:
-            raise CheckError("the fold does not divide its dimension", where=f"dimension {axis} of {shape}",
-                             why=f"{size} elements folded to {keep}")  # fmt: skip
+            raise IndivisibleError("fold", axis, shape, keep)
         whole += [size // keep, keep]
         out[axis] = keep
     return tuple(whole), tuple(out)
@@ -150,7 +161,7 @@ def contract_arrays(subscripts: str, a: np.ndarray, b: np.ndarray, product: Prod
     total    sums the axes of an array away
     """
     left, right, out = split_subscripts(subscripts)
-    sizes = _sizes(subscripts, (left, a), (right, b))
+    sizes = _sizes(subscripts, (left, a.shape), (right, b.shape))
     a, left = _without_own(a, left, right + out, total)
     b, right = _without_own(b, right, left + out, total)
     batch = [c for c in out if c in left and c in right]
@@ -181,13 +192,20 @@ def split_subscripts(subscripts: str) -> tuple[str, str, str]:
     return left, right, out
 
 
-def _sizes(subscripts: str, *operands: tuple[str, np.ndarray]) -> dict[str, int]:
+def contraction_shape(subscripts: str, a: Shape, b: Shape) -> Shape:
+    """The shape of an einsum of two operands of these shapes."""
+    left, right, out = split_subscripts(subscripts)
+    sizes = _sizes(subscripts, (left, a), (right, b))
+    return tuple(sizes[letter] for letter in out)
+
+
+def _sizes(subscripts: str, *operands: tuple[str, Shape]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for letters, x in operands:
-        if len(letters) != x.ndim:
+    for letters, shape in operands:
+        if len(letters) != len(shape):
             raise CheckError("an operand has the wrong rank", where=f"contraction {subscripts!r}",
-                             why=f"{letters!r} for shape {x.shape}")  # fmt: skip
-        for letter, size in zip(letters, x.shape, strict=True):
+                             why=f"{letters!r} for shape {shape}")  # fmt: skip
+        for letter, size in zip(letters, shape, strict=True):
             if sizes.setdefault(letter, size) != size:
                 raise CheckError("the operands disagree", where=f"contraction {subscripts!r}",
                                  why=f"{letter} is {sizes[letter]} and {size}")  # fmt: skip

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_never
 
 from pipeline.errors import CheckError, PipelineError, UserError, listed
-from pipeline.ir.algebra import COMBINE, Algebra, split_subscripts
+from pipeline.ir.algebra import COMBINE, Algebra, IndivisibleError, split_subscripts
 from pipeline.ir.graph import Shape
 from pipeline.superopt.mugraph import (
     Accumulate,
-    Axis,
     BlockGraph,
     BlockOutput,
     Concat,
@@ -34,18 +33,21 @@ from pipeline.superopt.mugraph import (
     Unsqueeze,
     depths,
 )
+from pipeline.superopt.mugraph_shapes import extent_of
 
 V = TypeVar("V")
 SPARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # letters of grid axes; those that a contraction uses itself are skipped
 
 
 def run_mugraph(
-    graph: MuGraph, feeds: Mapping[str, V], algebra: Algebra[V], extents: Mapping[str, int] | None = None
-) -> tuple[V, ...]:
+    graph: MuGraph, feeds: Mapping[str, V], algebra: Algebra[V], extents: Mapping[str, int] | None = None,
+    *, once: bool = False,
+) -> tuple[V, ...]:  # fmt: skip
     """The results of the µGraph, in order.
 
     feeds    a value of the algebra for each input, by name
     extents  of grid axes and loops by name; they come before those that the µGraph fixes
+    once     walk one iteration of each loop only, where the values are mere shapes
 
     CheckError, with the kernel and the node, for a µGraph whose parts do not fit together.
     """
@@ -57,7 +59,7 @@ def run_mugraph(
         try:
             operands = [values[i] for i in kernel.inputs]
             if isinstance(kernel.op, BlockGraph):
-                values += _Block(kernel.op, algebra, extents or {}).run(operands)
+                values += _Block(kernel.op, algebra, extents or {}, once).run(operands)
             else:
                 values.append(_tile_op(kernel.op, operands, algebra, 0))
         except PipelineError as error:
@@ -66,14 +68,6 @@ def run_mugraph(
         except (ValueError, IndexError, KeyError) as error:
             raise CheckError("the operands do not fit", where=f"kernel {number}", why=str(error)) from None
     return tuple(values[i] for i in graph.outputs)
-
-
-def extent_of(axis: Axis, extents: Mapping[str, int]) -> int:
-    """The extent that is given for the axis, or else its own."""
-    size = extents.get(axis.name, axis.extent)
-    if size is None:
-        raise UserError("an extent is not decided", where=f"axis {axis.name}", todo="Give it in `extents`")
-    return size
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +105,9 @@ def turns(block: BlockGraph) -> tuple[Turn, ...]:
 class _Block(Generic[V]):
     """One run of a block graph, for all points of its grid at once."""
 
-    def __init__(self, block: BlockGraph, algebra: Algebra[V], extents: Mapping[str, int]) -> None:
+    def __init__(self, block: BlockGraph, algebra: Algebra[V], extents: Mapping[str, int], once: bool) -> None:
         self.block = block
+        self.once = once
         self.algebra = algebra
         self.grid = tuple(extent_of(axis, extents) for axis in block.grid)
         self.loops = tuple(extent_of(axis, extents) for axis in block.loops)
@@ -146,14 +141,16 @@ class _Block(Generic[V]):
                 self.values.pop(value, None)
                 self.before.pop(value, None)
                 self.tiles.pop(value, None)
-            for i in range(self.loops[level]):
+            for i in range(1 if self.once else self.loops[level]):
                 self.position[level] = i
                 self._walk(level + 1)
             for value in own:
                 if value in self.tiles:
                     op = self.block.nodes[value - len(self.block.inputs)].op
                     assert isinstance(op, Accumulate) and op.axis is not None
-                    self.values[value] = self.algebra.concat(self.tiles[value], op.axis + len(self.grid))
+                    times = math.prod(self.loops[level : self.turns[value - len(self.block.inputs)].depth])
+                    tiles = self.tiles[value] * (times if self.once else 1)
+                    self.values[value] = self.algebra.concat(tiles, op.axis + len(self.grid))
         self._nodes(Turn(level, True))
 
     def _nodes(self, turn: Turn) -> None:
@@ -208,8 +205,7 @@ class _Block(Generic[V]):
             own = [axis for axis, (_, partitioned) in enumerate(axes) if partitioned == dim]
             pieces = math.prod(axes[axis][0] for axis in own)
             if size % pieces:
-                raise CheckError("a dimension is not cut into equal pieces", where=f"input {number}",
-                                 why=f"dimension {dim} of {shape} into {pieces}")  # fmt: skip
+                raise IndivisibleError(f"input {number}", dim, shape, pieces)
             for axis in own:
                 places[axis] = len(split)
                 split.append(axes[axis][0])

@@ -20,6 +20,8 @@ from pipeline.ir.graph_types import FLOATS, numpy_dtype
 from pipeline.superopt.interpret import run_mugraph
 from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.proof import CounterExample, Proof, Witness
+from pipeline.superopt.shrink import shrunken
+from pipeline.superopt.spec import Spec, spec_graph
 from pipeline.verification.field import DrawAgain, primes
 from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Maximum, NotProvable, Residues
 from pipeline.verification.graph_algebra import run_graph
@@ -199,3 +201,16 @@ def float_feeds(inputs: Mapping[str, TensorType], rng: np.random.Generator) -> I
             else:
                 feeds[name] = rng.integers(0, 8, kind.shape).astype(numpy_dtype(kind.dtype))
         yield feeds
+
+
+def prove_spec(spec: Spec, graph: MuGraph, *, tests: int = TESTS, rng: np.random.Generator) -> Proof:
+    """`prove` at small extents that it chooses itself: some milliseconds."""
+    small = shrunken(spec, graph)
+    return prove(spec_graph(spec, small.labels), graph, extents=small.axes, tests=tests, rng=rng)
+
+
+def prove_full(
+    spec: Spec, graph: MuGraph, *, extents: Mapping[str, int] | None = None, tests: int = 1, rng: np.random.Generator
+) -> Proof:
+    """`prove` at the extents of the specification and given ones of the µGraph: for the winner of a search."""
+    return prove(spec_graph(spec), graph, extents=extents, tests=tests, rng=rng)

@@ -16,10 +16,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from pipeline.errors import UserError
+from pipeline.report.peers.onnx_types import OnnxTypes
 from pipeline.report.peers.torch_fusions import Fusions, attend
 from pipeline.report.peers.torch_names import BINARY, SCATTER, UNARY
-
-_SMALL = 1024
 
 # The node whose outputs are made, the values that they are made from, and how.
 _Plan = tuple[onnx.NodeProto, list[str], Callable[..., Any]]
@@ -39,15 +38,15 @@ class _Translation:
         self._root = torch.nn.Module()
         self._code = torch.fx.Graph()
         self._constants = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+        self._types = OnnxTypes(model, self._constants)
         self._values: dict[str, Any] = {}
         self._by_output = {node.output[0]: node for node in model.graph.node}
         self._uses: dict[str, int] = {}
-        self._types: dict[str, onnx.TypeProto.Tensor] = {}
         self._stored_count = 0
         for node in model.graph.node:
             for name in node.input:
                 self._uses[name] = self._uses.get(name, 0) + 1
-        self._fusions = Fusions(self._by_output, self._constants, self._uses, self._shape)
+        self._fusions = Fusions(self._by_output, self._constants, self._uses, self._types.shape)
 
     def module(self) -> Any:
         graph = self._model.graph
@@ -103,7 +102,7 @@ class _Translation:
         if (gate := self._fusions.silu(last)) is not None:
             return last, [gate], lambda x: call(functional.silu, x)
         if (norm := self._fusions.rms_norm(last)) is not None:
-            needs, shape = [norm.x, *([] if norm.gain is None else [norm.gain])], self._shape(norm.x)[-1:]
+            needs, shape = [norm.x, *([] if norm.gain is None else [norm.gain])], self._types.shape(norm.x)[-1:]
             return last, needs, lambda x, gain=None: call(functional.rms_norm, x, shape, gain, norm.eps)
         return None
 
@@ -197,7 +196,7 @@ class _Translation:
             case "Identity":
                 return names, lambda x: x
             case "Div":
-                integers = self._kind(names[0]) in "iu"
+                integers = self._types.kind(names[0]) in "iu"
                 rounding = {"rounding_mode": "trunc"} if integers else {}
                 return names, lambda x, y: call(torch.div, x, y, **rounding)
             case "Mod":
@@ -223,7 +222,7 @@ class _Translation:
                     a["epsilon"],
                 )
                 if shape is None:
-                    shape = self._shape(names[1])
+                    shape = self._types.shape(names[1])
                 return names, lambda x, w, b=None: call(functional.layer_norm, x, shape, w, b, eps)
             case "Conv":
                 return names, lambda x, w: self._convolve(node, x, w, None)
@@ -237,7 +236,7 @@ class _Translation:
                 axes = self._known(names[1])
                 functions = {"ReduceSum": torch.sum, "ReduceMax": torch.amax, "ReduceMin": torch.amin,
                              "ReduceMean": torch.mean}  # fmt: skip
-                extra = {"dtype": self._torch_dtype(names[0])} if op == "ReduceSum" else {}
+                extra = {"dtype": self._dtype(self._types.element(names[0]))} if op == "ReduceSum" else {}
                 return names[:1], lambda x: call(functions[op], x, axes, bool(a["keepdims"]), **extra)
             case "ReduceProd":
                 return names[:1], lambda x: self._product_over(x, self._known(names[1]))
@@ -273,7 +272,7 @@ class _Translation:
 
                 def running(x: Any) -> Any:
                     y = call(torch.flip, x, [place]) if a["reverse"] else x
-                    total = call(torch.cumsum, y, place, dtype=self._torch_dtype(names[0]))
+                    total = call(torch.cumsum, y, place, dtype=self._dtype(self._types.element(names[0])))
                     total = call(torch.sub, total, y) if a["exclusive"] else total
                     return call(torch.flip, total, [place]) if a["reverse"] else total
 
@@ -282,22 +281,22 @@ class _Translation:
                 (k,) = self._known(names[1])
                 return [names[0]], lambda x: call(torch.topk, x, k, axis, bool(a["largest"]), True)
             case "Gather":
-                size, shape = self._shape(names[0])[axis], self._shape(names[1])
+                size, shape = self._types.shape(names[0])[axis], self._types.shape(names[1])
 
                 def gather(x: Any, i: Any) -> Any:
                     i = call(torch.remainder, call(torch.Tensor.to, i, long), size)
                     flat = call(torch.index_select, x, axis, call(torch.reshape, i, [-1]))
-                    whole = self._shape(names[0])
+                    whole = self._types.shape(names[0])
                     return call(torch.reshape, flat, [*whole[:axis], *shape, *whole[axis + 1 :]])
 
                 return list(names), gather
             case "GatherElements":
-                size = self._shape(names[0])[axis]
+                size = self._types.shape(names[0])[axis]
                 return list(names), lambda x, i: call(
                     torch.gather, x, axis, call(torch.remainder, call(torch.Tensor.to, i, long), size)
                 )
             case "ScatterElements":
-                size, reduction = self._shape(names[0])[axis], a.get("reduction", b"none").decode()
+                size, reduction = self._types.shape(names[0])[axis], a.get("reduction", b"none").decode()
 
                 def scatter(x: Any, i: Any, u: Any) -> Any:
                     i = call(torch.remainder, call(torch.Tensor.to, i, long), size)
@@ -356,7 +355,7 @@ class _Translation:
     def _slice(self, names: Sequence[str], x: Any) -> Any:
         starts, ends, axes = (self._known(name) for name in names[1:4])
         steps = self._known(names[4]) if len(names) > 4 else [1] * len(starts)
-        shape = self._shape(names[0])
+        shape = self._types.shape(names[0])
         backwards = [axis for axis, step in zip(axes, steps, strict=True) if step < 0]
         parts = [slice(None)] * len(shape)
         for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -379,40 +378,7 @@ class _Translation:
         axis, last = a["axis"], bool(a.get("select_last_index", 0))
         function = self._torch.argmax if op == "ArgMax" else self._torch.argmin
         found = self._call(function, self._call(self._torch.flip, x, [axis]) if last else x, axis)
-        return self._call(operator.sub, self._shape(name)[axis] - 1, found) if last else found
-
-    def _info(self, name: str) -> onnx.TypeProto.Tensor:
-        if not self._types:
-            inferred = onnx.shape_inference.infer_shapes(self._without_weights()).graph
-            self._types = {v.name: v.type.tensor_type for v in (*inferred.value_info, *inferred.input)}
-        return self._types[name]
-
-    def _without_weights(self) -> onnx.ModelProto:
-        """The model with its large weights as inputs: their shapes are enough, and their data would be copied."""
-        small = [item for item in self._model.graph.initializer if math.prod(item.dims) <= _SMALL]
-        large = [
-            helper.make_tensor_value_info(item.name, item.data_type, list(item.dims))
-            for item in self._model.graph.initializer
-            if math.prod(item.dims) > _SMALL
-        ]
-        given = self._model.graph
-        graph = helper.make_graph(given.node, "shapes", [*given.input, *large], given.output, small)
-        return helper.make_model(graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version)
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        if name in self._constants:
-            return tuple(self._constants[name].shape)
-        return tuple(dim.dim_value for dim in self._info(name).shape.dim)
-
-    def _kind(self, name: str) -> str:
-        if name in self._constants:
-            return str(self._constants[name].dtype.kind)
-        return str(helper.tensor_dtype_to_np_dtype(self._info(name).elem_type).kind)
-
-    def _torch_dtype(self, name: str) -> Any:
-        if name in self._constants:
-            return self._dtype(helper.np_dtype_to_tensor_dtype(self._constants[name].dtype))
-        return self._dtype(self._info(name).elem_type)
+        return self._call(operator.sub, self._types.shape(name)[axis] - 1, found) if last else found
 
     def _dtype(self, onnx_type: int) -> Any:
         return getattr(self._torch, helper.tensor_dtype_to_np_dtype(onnx_type).name)

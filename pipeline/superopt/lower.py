@@ -48,7 +48,7 @@ from pipeline.superopt.spec import Spec
 
 DTYPE: DType = "float32"
 LARGEST_TILE = 512  # elements of a tile along one axis
-LARGEST_REGISTER_ROWS = 16
+LARGEST_REGISTER_ROWS = 12
 CHEAP = frozenset({"add", "sub", "mul", "neg", "max", "min", "identity", "cast", "abs"})
 LOWEST = Const(-3.4028234663852886e38, DTYPE)  # a running maximum begins here: exp of a difference with it is no NaN
 

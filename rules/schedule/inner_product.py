@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from pipeline.ir.expr import Op, affine, loads, variables
+from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Loop
 from pipeline.ir.target import Target
 from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at, find_buffer, loop_at, over_loops
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import CacheWrite, DecomposeReduction, Pack, Reorder, Split, Unroll, Vectorize
+from pipeline.schedule.steps import Annotate, CacheWrite, DecomposeReduction, Pack, Reorder, Split, Unroll, Vectorize
 from pipeline.schedule.variables import Tile
 from rules.schedule.inside_nest import around_own, own_loops, register_symbol
 from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
 
-LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
+STREAMED = 1.5  # operations per byte, in those that the machine can do while it reads one
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,9 @@ class InnerProduct:
     vectors  and so many vectors in each
 
     Lanes run along the last dimension of the result. An operand that is known at compile time is packed ahead of time;
-    one whose neighbours along the lanes lie apart is packed in the nest, where its index changes; others are offered
-    both ways.
+    one whose neighbours along the lanes lie apart is packed in the nest, where its index changes. Others are offered
+    both ways, but for those that are used for so few rows that reading them takes longer than computing with them: they
+    are read where they lie, and the next tile is asked for while this one is computed with.
     """
 
     rows: int = 16
@@ -62,13 +65,17 @@ class InnerProduct:
         if not (width.is_constant and tall.is_constant):
             most = max(target.vector_registers, 4) * lanes
             sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), most))
+        streamed = _streams(found, vector, target)
         made = []
-        for packing in self._packings(sketch, block, wide, high, around):
+        for packing in self._packings(sketch, block, wide, around, streamed):
             current = sketch
             for number, step in enumerate(packing):
                 current = current.apply(step)
                 current = _copy_loops(current, f"{block}_pack{number}")
-            made.append(_kept(current, block, order, wide, high, sums, around))
+            current = _kept(current, block, order, wide, high, sums, around)
+            if streamed and not packing:
+                current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1]))
+            made.append(current)
         return made
 
     def _cut(self, sketch: Sketch, loop: Loop, multiple: int, most: int, lanes: int) -> tuple[Sketch, tuple[str, ...]]:
@@ -91,9 +98,9 @@ class InnerProduct:
         return sketch.apply(Split(axis.var, (Poly.symbol(symbol),), names)), names
 
     def _packings(
-        self, sketch: Sketch, block: str, wide: tuple[str, ...], high: tuple[str, ...], around: tuple[str, ...]
+        self, sketch: Sketch, block: str, wide: tuple[str, ...], around: tuple[str, ...], streamed: bool
     ) -> list[list[Pack]]:
-        """Which operands are packed: those that must be; and beside them those that may be."""
+        """Which operands are packed: those that must be; beside them those that may be, unless they are streamed."""
         found, place = block_at(sketch.program, block)
         chain = [axis.var for axis in place.axes]
         must: list[Pack] = []
@@ -117,7 +124,7 @@ class InnerProduct:
             inside = chain[chain.index(at) + 1 :]
             step = Pack(block, load.buffer, tuple(v for v in inside if v in used), name, at)
             (may if side_by_side else must).append(step)
-        choices = [must, [*must, *may]] if may else [must]
+        choices = [must, [*must, *may]] if may and not streamed else [must]
         legal = []
         for choice in choices:
             if all(step.why_not(sketch.program) is None for step in choice):
@@ -150,6 +157,29 @@ def _vector(block: Block, spatial: list[Loop], lanes: int) -> Loop | None:
         if last.coefficient(loop.axes[0].var) == Poly.of(1) and (not extent.is_constant or extent.value >= lanes // 2):
             return loop
     return None
+
+
+def _streams(block: Block, vector: Loop, target: Target) -> bool:
+    """Is the operand along the lanes read for so few rows that memory sets the pace?"""
+    lane_iters = {it.var for it in block.iters if vector.axes[0].var in variables(it.binding)}
+    for load in loads(block.value):
+        used = frozenset().union(*(variables(index) for index in load.indices)) if load.indices else frozenset()
+        if not used & lane_iters:
+            continue
+        rows: dict[frozenset[str], int] = {}  # a dimension has two iterations: in the tile and in the whole tensor
+        for it in block.iters:
+            if it.kind == "spatial" and it.var not in used and it.var not in lane_iters and it.extent.is_constant:
+                mine = variables(it.binding)
+                if not any(variables(other.binding) & mine for other in block.iters if other.var in used):
+                    loop = frozenset(mine)
+                    rows[loop] = max(rows.get(loop, 1), it.extent.value)
+        reuse = prod(rows.values())
+        return 2 * reuse / ITEM_BYTES[load.dtype] < STREAMED * target.peak_gflops() / target.bandwidth_gbs
+    return False
+
+
+def _try(sketch: Sketch, step: Annotate) -> Sketch:
+    return sketch if step.why_not(sketch.program) is not None else sketch.apply(step)
 
 
 def _extent(sketch: Sketch, loop: str) -> Poly:

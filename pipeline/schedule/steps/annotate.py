@@ -14,7 +14,8 @@ class Annotate:
     """Give the code generator a hint about a loop; what the program computes stays the same.
 
     loop    name of the loop
-    key     prefetch: at the start of each iteration, ask for what the iteration `value` later reads of global buffers
+    key     prefetch: at the start of each iteration, ask for what the iteration `value` later reads of global buffers ·
+            prefetch_next: ask for what this iteration reads when the loop `value` around it is one on
     value   of the hint
 
     for i in range(n): s  ->  for i in range(n) with prefetch=4: s
@@ -33,9 +34,15 @@ class Annotate:
     def why_not(self, program: Program) -> str | None:
         if (reason := no_loop(program, self.loop) or wrong(self.key, self.value)) is not None:
             return reason
-        if self.key != "prefetch":
+        if self.key not in ("prefetch", "prefetch_next"):
             return f"the annotation {self.key} is not a hint: the step {self.key.capitalize()} makes it"
-        loop, _ = loop_at(program, self.loop)
+        loop, place = loop_at(program, self.loop)
+        if self.key == "prefetch_next":
+            outer = [found for found in place.loops if found.axes[0].var == self.value]
+            if not outer or outer[0].kind != "serial" or len(outer[0].axes) != 1:
+                return (
+                    f"there is no serial loop {self.value} around loop {self.loop}, whose next iteration could be meant"
+                )
         if loop.kind != "serial":
             return f"loop {self.loop} is {loop.kind}: only a serial loop has a next iteration"
         if len(loop.axes) != 1:

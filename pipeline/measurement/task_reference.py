@@ -13,7 +13,10 @@ from pipeline.space.task import Task
 from pipeline.verification.hostile import hostile_feeds, random_feeds
 from pipeline.verification.tolerance import evaluate_with_bound
 
-HOSTILE_FLOPS = 2e8  # larger tasks are checked on random feeds alone: the reference would cost more than the search
+# Larger tasks are checked on one set of random feeds alone: the reference would cost more than the search, or, with its
+# feeds, values and bounds for every kind of trouble at once, more memory than a worker may take.
+HOSTILE_FLOPS = 2e8
+HOSTILE_BYTES = 2e7
 
 
 def task_reference(
@@ -26,7 +29,7 @@ def task_reference(
     """
     first = random_feeds(task.graph, rng)
     constants = {name: first[name] for name in task.constants}
-    small = task.flops < HOSTILE_FLOPS
+    small = task.flops < HOSTILE_FLOPS and task.traffic < HOSTILE_BYTES
     feeds = [first, *(random_feeds(task.graph, rng) for _ in range((rounds if small else 1) - 1))]
     if hostile and small:
         feeds += [made for _, made in hostile_feeds(task.graph, rng)]

@@ -33,6 +33,7 @@ SLOTS = {
 }  # fmt: skip
 L1_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE, L3_BYTES_PER_CYCLE = 64.0, 40.0, 14.0
 BARRIER_SECONDS, CALL_SECONDS = 0.6e-6, 0.3e-6
+PARTIAL_VECTORS = 4  # of a sum along lanes
 LOOP_CYCLES = 1.0  # taken branch and counter of one iteration that is not unrolled
 STREAM = 64.0  # bytes: a shorter run of contiguous elements still moves a whole line
 FEATURES = (
@@ -202,8 +203,11 @@ class NestModel:
             else:
                 serial = serial * extent
                 inner = extent
+        across = np.zeros_like(ones)
         if vector is not None and vector in leaf.reduce_vars:
-            chain = chain * chunks * 3.0
+            # several partial vectors are filled in turn, and added across the lanes at the end
+            chain = chain * np.ceil(chunks / PARTIAL_VECTORS)
+            across = ones * target.fma_latency * np.log2(2.0 * lanes)
         slots, fetches, gathers = unrolled * chunks * leaf.slots, np.zeros_like(ones), np.zeros_like(ones)
         for access in leaf.accesses:
             if access.buffer.scope == "local":
@@ -222,9 +226,9 @@ class NestModel:
         jumps = self._jumps(leaf, extents, values, ones)
         latency = np.zeros_like(ones)
         if leaf.chain:
-            latency = target.fma_latency * chain
+            latency = target.fma_latency * chain + across
         elif leaf.memory_chain:
-            latency = (target.fma_latency + 5.0) * chain
+            latency = (target.fma_latency + 5.0) * chain + across
         longest = np.maximum(np.maximum(issue, load), latency)
         code = unrolled * chunks
         cycles = serial * (longest + 0.03 * (issue + load) + LOOP_CYCLES + jumps + np.maximum(0.0, code - 600.0) * 0.02)

@@ -20,29 +20,44 @@ class Witness:
     found: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CounterExample:
-    """A test that fails.
+@dataclass(frozen=True, slots=True)
+class ResiduePair:
+    """What a test finds modulo p and q; -1 where a part is lost.
 
-    seed      of the test: `np.random.default_rng(seed)` draws it again
-    output    the number of the result, and the index of the element (empty where the shapes differ)
-    expected  the residues modulo p and q; -1 where there is none
-    witness   where floating point shows it too
+    seed  of the test: `np.random.default_rng(seed)` draws it again
     """
 
     seed: int
-    output: int
-    index: tuple[int, ...]
     expected: tuple[int, int]
     found: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.found} instead of {self.expected} modulo (p, q)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CounterExample:
+    """A place in which the results differ.
+
+    output    the number of the result, and the index of the element (empty where the shapes differ)
+    residues  what was found there, in the test that failed
+    witness   inputs for which floating point shows a difference, be it elsewhere
+    """
+
+    output: int
+    index: tuple[int, ...]
+    residues: ResiduePair | None
     witness: Witness | None = None
 
     def __str__(self) -> str:
-        place = f"output {self.output}{list(self.index)}, seed {self.seed}"
-        text = f"{place}: {self.found} instead of {self.expected} modulo (p, q)"
+        place = f"output {self.output}{list(self.index)}"
+        if not self.index and self.residues is None and self.witness is None:
+            return f"{place} has another shape"
+        parts = [place if self.index else f"output {self.output}"]
+        parts += [] if self.residues is None else [str(self.residues)]
         if self.witness is not None:
-            text += f"; in float64 {self.witness.found:.6g} instead of {self.witness.expected:.6g}"
-        return text
+            parts.append(f"in float64 {self.witness.found:.6g} instead of {self.witness.expected:.6g}")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ from pipeline.ir.graph import Graph, TensorType
 from pipeline.ir.graph_types import FLOATS, numpy_dtype
 from pipeline.superopt.interpret import run_mugraph
 from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.proof import CounterExample, Proof, Witness
+from pipeline.superopt.proof import CounterExample, Proof, ResiduePair, Witness
 from pipeline.superopt.shrink import shrunken
 from pipeline.superopt.spec import Spec, spec_graph
 from pipeline.verification.field import DrawAgain, primes
@@ -55,13 +55,17 @@ def prove(
         expected = tuple(run_graph(spec, feeds, algebra).values())
         return expected, run_mugraph(graph, feeds, algebra, extents)
 
+    def look() -> CounterExample | None:
+        return witness(spec, graph, inputs, extents, rng)
+
     try:
-        return _decide(run, lambda: witness(spec, graph, inputs, extents, rng), tests, rng)
+        return _decide(run, look, tests, rng)
     except NotProvable as error:
-        return Proof("not provable", reason=str(error))
+        seen = look()
+        return Proof("different", counterexample=seen) if seen else Proof("not provable", reason=str(error))
 
 
-def _decide(run: Run, look: Callable[[], Witness | None], tests: int, rng: np.random.Generator) -> Proof:
+def _decide(run: Run, look: Callable[[], CounterExample | None], tests: int, rng: np.random.Generator) -> Proof:
     modelled: set[str] = set()
     failure: CounterExample | None = None
     for maximum in ("arbitrary", "selection"):
@@ -74,7 +78,7 @@ def _decide(run: Run, look: Callable[[], Witness | None], tests: int, rng: np.ra
     assert failure is not None
     seen = look()
     if seen is not None:
-        return Proof("different", counterexample=replace(failure, witness=seen))
+        return Proof("different", counterexample=replace(failure, witness=seen.witness))
     if "signed root" in modelled:
         return _with_squares(run, tests, rng, "selection" if "maximum" in modelled else "arbitrary")
     return _refused(failure, modelled)
@@ -141,7 +145,7 @@ def compare(expected: tuple[FieldValue, ...], found: tuple[FieldValue, ...], see
 
 def _compare(want: FieldValue | None, have: FieldValue | None, seed: int, number: int) -> CounterExample | None:
     if want is None or have is None or _shape(want) != _shape(have):
-        return CounterExample(seed, number, (), (-1, -1), (-1, -1))
+        return CounterExample(number, (), None)
     pairs = list(zip(_parts(want), _parts(have), strict=False))  # the q parts only where both have one
     wrong = np.zeros(_shape(want), bool)
     for a, b in pairs:
@@ -150,7 +154,8 @@ def _compare(want: FieldValue | None, have: FieldValue | None, seed: int, number
         return None
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     values = [(int(a[index]), int(b[index])) for a, b in pairs] + [(-1, -1)]
-    return CounterExample(seed, number, index, (values[0][0], values[1][0]), (values[0][1], values[1][1]))
+    found = ResiduePair(seed, (values[0][0], values[1][0]), (values[0][1], values[1][1]))
+    return CounterExample(number, index, found)
 
 
 def _shape(x: FieldValue) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ def _equal(tests: int, used: set[str], maximum: Maximum) -> Proof:
 def witness(
     spec: Graph, graph: MuGraph, inputs: Mapping[str, TensorType], extents: Mapping[str, int] | None,
     rng: np.random.Generator,
-) -> Witness | None:  # fmt: skip
+) -> CounterExample | None:  # fmt: skip
     """Random inputs for which the two clearly differ in float64, where both are finite; None if none is found."""
     algebra = FloatAlgebra()
     for feeds in float_feeds(inputs, rng):
@@ -177,14 +182,14 @@ def witness(
         pairs = zip(
             run_graph(spec, values, algebra).values(), run_mugraph(graph, values, algebra, extents), strict=False
         )
-        for want, have in pairs:
+        for number, (want, have) in enumerate(pairs):
             if want.shape != have.shape:
-                continue
+                return CounterExample(number, (), None)
             both = np.isfinite(want) & np.isfinite(have)
             gap = np.where(both, abs(np.where(both, want, 0) - np.where(both, have, 0)), 0)
             if gap.size and gap.max() > CLEAR * np.where(both, abs(want), 0).max() and gap.max() > 1e-300:
-                index = np.unravel_index(gap.argmax(), gap.shape)
-                return Witness(feeds, float(want[index]), float(have[index]))
+                index = tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))
+                return CounterExample(number, index, None, Witness(feeds, float(want[index]), float(have[index])))
     return None
 
 

@@ -10,6 +10,8 @@ import pytest
 from pipeline.ir import graph as g
 from pipeline.ir.algebra import FloatAlgebra
 from pipeline.ir.evaluate import evaluate
+from pipeline.ir.graph import Graph
+from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.superopt.interpret import run_mugraph
 from pipeline.superopt.mugraph import BlockGraph, BlockNode, KernelNode, Map, MuGraph, Running
 from pipeline.superopt.prove import float_feeds, prove
@@ -61,9 +63,29 @@ def test_any_running_value_may_take_the_place_of_the_maximum_that_cancels() -> N
     assert prove(case.spec, smallest, extents=case.extents, rng=rng()).equal
 
 
-def test_a_second_exponential_on_a_path_is_not_provable() -> None:
-    case = attention()
-    twice = with_node(case.mugraph, 11, BlockNode(Map("exp"), (11,)))
-    proof = prove(case.spec, twice, extents=case.extents, rng=rng())
+def elementwise_case(*fns: str) -> tuple[Graph, MuGraph]:
+    """The functions one after another on a vector, as a graph and as kernels."""
+    b = GraphBuilder()
+    value = b.input("X", (5,), "float32")
+    for fn in fns:
+        value = b.elementwise(fn, value)
+    kernels = tuple(KernelNode(Map(fn), (number,)) for number, fn in enumerate(fns))
+    return b.finish([("out", value)]), MuGraph(("X",), kernels, (len(fns),))
+
+
+def test_a_second_exponential_on_a_path_is_not_provable_and_the_node_is_named() -> None:
+    proof = prove(*elementwise_case("exp", "exp"), rng=rng())
     assert proof.verdict == "not provable"
-    assert "node 11 (Map): a second exponential on one path" in proof.reason
+    assert "node 2 (exp): a second exponential on one path" in proof.reason
+
+
+def test_beyond_the_fragment_floating_point_may_still_refute() -> None:
+    spec, _ = elementwise_case("exp", "exp")
+    _, other = elementwise_case("exp", "neg")
+    proof = prove(spec, other, rng=rng())
+    assert proof.verdict == "different"
+    assert proof.counterexample is not None and proof.counterexample.residues is None
+
+
+def test_an_unknown_function_cuts_the_path_of_exponentials() -> None:
+    assert prove(*elementwise_case("exp", "erf", "exp"), rng=rng()).equal

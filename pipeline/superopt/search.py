@@ -1,0 +1,226 @@
+"""The superoptimizer: from a specification to different proven µGraphs, best first, within a budget in seconds.
+
+Assignments of roles are explored in the order of their roofline bounds, in passes that go further and further away
+from the specification. The specification is also cut in two (and in three), and the parts explored alike; a program
+is then one kernel (two, where a sum is split over the grid) for each part. What cannot be better than the best so far
+by a tenth is not explored. Whenever the budget ends, or an interrupt comes, what was found counts.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipeline.ir.target import Target
+from pipeline.superopt.cost import Estimate, estimate
+from pipeline.superopt.cut import Cut, cuts, join
+from pipeline.superopt.explore import Candidate, Goals, least_seconds, ranked, shapes
+from pipeline.superopt.explorers import Alone, Explorers, Job, Report, Team
+from pipeline.superopt.goal import Goal
+from pipeline.superopt.mugraph import MuGraph
+from pipeline.superopt.mugraph_canonical import key
+from pipeline.superopt.proof import Proof
+from pipeline.superopt.prove import prove_spec
+from pipeline.superopt.roles import Roles, assignments, positional_maps, summed_labels
+from pipeline.superopt.spec import Spec
+from pipeline.superopt.statistics import Statistics
+
+KEPT = 8  # programs that are proven
+CUTS = 2  # of a specification into parts
+PASSES = ((2, 150, 4), (4, 400, 8), (99, 4000, 16))  # steps from the specification, values, programs of an assignment
+BETTER = 1.1  # what is no better than by this is not looked for
+PROVING = 0.2  # share of the budget that is kept for proofs
+ALONE_SECONDS = 4.0  # a smaller budget is not worth starting processes
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A µGraph that computes the specification, what it may take, at which extents, and what that rests on."""
+
+    graph: MuGraph
+    seconds: float
+    extents: dict[str, int]
+    proof: Proof
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    graphs       proven and different, the fastest by the roofline model first
+    seconds      that the search took
+    exhausted    whether all that there is (within the vocabulary and the roles) was enumerated
+    interrupted  whether the user stopped it
+    reason       why there is none; or of the first program that was refused
+    """
+
+    graphs: tuple[Proven, ...]
+    statistics: Statistics
+    seconds: float
+    exhausted: bool
+    interrupted: bool = False
+    reason: str = ""
+
+
+def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: int = 0, workers: int = 1,
+                  goals: Goals = Goal.of, most: int = KEPT) -> Found:  # fmt: skip
+    """Up to `most` proven µGraphs of a specification.
+
+    seconds  the budget; proofs of what was found may take a fifth more
+    seed     of the random points. The result is determined by it, if the search is exhausted
+    workers  processes
+    goals    makes the oracle that prunes what cannot contribute
+    """
+    begin = time.monotonic()
+    search = _Search(spec, target, seed, begin + (1 - PROVING) * seconds)
+    explorers: Explorers = (
+        Alone(search.specs, target, goals, seed)
+        if workers < 2 or seconds < ALONE_SECONDS
+        else Team(search.specs, target, goals, seed, workers)
+    )
+    interrupted = False
+    try:
+        search.run(explorers)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        explorers.close()
+    proven, reason = search.prove(most, begin + 1.2 * seconds)
+    return Found(proven, search.statistics, time.monotonic() - begin, search.exhausted and not interrupted,
+                 interrupted, reason)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Search:
+    """The state of one search: for each specification (the first is the whole one) its cuts and its candidates."""
+
+    whole: Spec
+    target: Target
+    seed: int
+    deadline: float
+    specs: tuple[Spec, ...] = ()
+    parts: dict[int, list[tuple[Cut, int, int]]] = field(default_factory=dict)
+    found: dict[int, list[Candidate]] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=Statistics)
+    exhausted: bool = False
+    _least: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known: dict[Spec, int] = {}
+
+        def number(spec: Spec, depth: int) -> int:
+            if spec not in known:
+                known[spec] = len(known)
+                self.parts[known[spec]] = []
+            own = known[spec]
+            if depth and not self.parts[own]:
+                self.parts[own] = [
+                    (cut, number(cut.first, depth - 1), number(cut.second, depth - 1)) for cut in cuts(spec)
+                ]
+            return own
+
+        number(self.whole, CUTS)
+        self.specs = tuple(known)
+        self._least = {i: least_seconds(spec, self.target) for i, spec in enumerate(self.specs)}
+        self.found = {i: [] for i in range(len(self.specs))}
+
+    def run(self, explorers: Explorers) -> None:
+        """All passes, as far as the time allows."""
+        ordered = {number: self._ordered(number) for number in range(len(self.specs))}
+        longest = max(map(len, ordered.values()))
+        left = [(number, own[i]) for i in range(longest) for number, own in ordered.items() if i < len(own)]
+        for number, roles in left:
+            self.statistics.pruned_dependence += positional_maps(self.specs[number], roles) - 1
+        for foreign, values, most in PASSES:
+            done: set[tuple[int, Roles]] = set()
+            for report in explorers.run(self._jobs(left, foreign, values, most, done), self.deadline):
+                self._take(report)
+                if report.exhausted:
+                    done.add((report.job.number, report.job.roles))
+            left = [one for one in left if one not in done]
+            if not left or time.monotonic() > self.deadline:
+                break
+        self.exhausted = not left
+
+    def _ordered(self, number: int) -> list[Roles]:
+        """Those that may be fastest first; loops that put tiles side by side last."""
+        spec = self.specs[number]
+        kept = {*spec.labels(spec.output)} - summed_labels(spec)
+
+        def rank(roles: Roles) -> tuple[object, ...]:
+            looped = math.prod(spec.extents[label] for label in roles.loops)
+            seconds = float(f"{least_seconds(spec, self.target, roles):.2g}")
+            return bool(kept & {*roles.loops}), seconds, len(roles.loops) > 1, -looped, roles.grid, roles.loops
+
+        return sorted(assignments(spec), key=rank)
+
+    def _jobs(self, left: list[tuple[int, Roles]], foreign: int, values: int, most: int,
+              done: set[tuple[int, Roles]]) -> Iterator[Job]:  # fmt: skip
+        """Those that are left and may be better than what is known by then."""
+        for number, roles in left:
+            least = least_seconds(self.specs[number], self.target, roles)
+            if not self._may_be_better(number, least):
+                self.statistics.pruned_roofline += 1
+                done.add((number, roles))
+                continue
+            yield Job(number, roles, most, foreign, values, values // 10)
+
+    def _may_be_better(self, number: int, least: float) -> bool:
+        """Whether a program of that many seconds at least could make the whole better, by itself or as a part."""
+        return least * BETTER < self._limit(number)
+
+    def _limit(self, number: int) -> float:
+        """What a program of a specification has to be faster than."""
+        own = min((c.estimate.seconds for c in self.found[number]), default=math.inf)
+        if number == 0:
+            return own
+        outer = -math.inf
+        for parent, parts in self.parts.items():
+            for _, first, second in parts:
+                for mine, other in ((first, second), (second, first)):
+                    if mine == number:
+                        outer = max(outer, self._limit(parent) - self._least[other])
+        return min(own, outer)
+
+    def _take(self, report: Report) -> None:
+        number = report.job.number
+        self.statistics.add(report.statistics)
+        self.found[number] = ranked([*self.found[number], *report.candidates])[: 4 * KEPT]
+
+    def _joined(self, number: int, most: int) -> list[Candidate]:
+        """The candidates of a specification, those of its cuts among them."""
+        made = list(self.found[number])
+        spec = self.specs[number]
+        for cut, first, second in self.parts[number]:
+            for a in self._joined(first, 2):
+                for b in self._joined(second, 2):
+                    graph = join(spec, cut.name, a.graph, b.graph)
+                    seconds = a.estimate.seconds + b.estimate.seconds
+                    made.append(Candidate(graph, key(graph), Estimate(seconds, {})))
+        return ranked(made)[:most]
+
+    def prove(self, most: int, deadline: float) -> tuple[tuple[Proven, ...], str]:
+        """The fastest candidates that are proven, and why the first one that is not was refused."""
+        proven: list[Proven] = []
+        reason = ""
+        rng = np.random.default_rng(self.seed)
+        for candidate in self._joined(0, 4 * most):
+            if len(proven) == most or (proven and time.monotonic() > deadline):
+                break
+            proof = prove_spec(self.whole, candidate.graph, rng=rng)
+            if not proof.equal:
+                self.statistics.refused += 1
+                reason = reason or f"{candidate.text}: {proof}"
+                continue
+            self.statistics.proven += 1
+            found = estimate(candidate.graph, shapes(self.whole), self.target)
+            proven.append(Proven(candidate.graph, found.seconds, found.extents, proof))
+        if not proven and not reason:
+            complete = "everything was enumerated" if self.exhausted else "the budget ended first"
+            reason = f"no program was found within {len(self.specs)} cuts of the specification; {complete}"
+        proven.sort(key=lambda one: one.seconds)
+        return tuple(proven), reason

@@ -222,5 +222,4 @@ class _Search:
         if not proven and not reason:
             complete = "everything was enumerated" if self.exhausted else "the budget ended first"
             reason = f"no program was found within {len(self.specs)} cuts of the specification; {complete}"
-        proven.sort(key=lambda one: one.seconds)
         return tuple(proven), reason

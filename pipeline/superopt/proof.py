@@ -65,7 +65,9 @@ class Proof:
     """The verdict.
 
     tests        that were passed, with independent inputs, ω and keys each
-    bound        on the probability that one wrong element of the result passes all of them, under `assumptions`
+    bound        on the probability that one wrong element of the result passes all of them, under `assumptions`:
+                 (degree / q)^tests
+    degree       of the difference of the two programs, cleared of denominators
     assumptions  what the bound rests on, beyond uniform draws; empty: the lemma of Schwartz and Zippel alone
     reason       why it is not provable
     """
@@ -73,6 +75,7 @@ class Proof:
     verdict: Verdict
     tests: int = 0
     bound: float = 1.0
+    degree: int = 0
     assumptions: tuple[str, ...] = ()
     counterexample: CounterExample | None = None
     reason: str = ""
@@ -84,8 +87,8 @@ class Proof:
     def __str__(self) -> str:
         match self.verdict:
             case "equal":
-                text = f"equal: {self.tests} tests, error at most {self.bound:.2g} an element"
-                return text + (f", assuming {'; '.join(self.assumptions)}" if self.assumptions else "")
+                text = f"equal: {self.tests} tests of degree {self.degree}, error at most {self.bound:.2g} an element"
+                return text + (f", assuming that {'; '.join(self.assumptions)}" if self.assumptions else "")
             case "different":
                 return f"different: {self.counterexample}"
             case _:

@@ -1,8 +1,13 @@
 """The proof that a µGraph computes its specification: identity tests at random points of finite fields.
 
 One test draws random inputs, a random ω and random keys, runs both programs over the residues and compares every
-element of the results. Of two programs of polynomials and divisions that differ, an element agrees by chance with
-probability at most d / q (Schwartz and Zippel; d the degree of the difference, cleared of denominators).
+element of the results. An element in which two programs of polynomials and divisions differ agrees by chance with
+probability at most d / q (Schwartz and Zippel; d the degree of the difference, cleared of denominators), and in all
+tests with probability at most (d / q)^tests: this is the bound of a proof. With exponentials it rests on an assumption,
+since what is proven for k of them, 8 d k^4 / q + q^(-1/k^2) (Mirage, theorem 2), is above one half from k = 5 on.
+
+Maxima are first any function at all (what cancels, as in safe softmax, needs no more), then, if that fails, a selection
+in a random order: an identity such as max(max(a, b), c) = max(a, max(b, c)) needs that they select.
 """
 
 from __future__ import annotations
@@ -17,11 +22,13 @@ from pipeline.ir import graph as g
 from pipeline.ir.algebra import FloatAlgebra
 from pipeline.ir.graph import Graph, TensorType
 from pipeline.ir.graph_types import FLOATS, numpy_dtype
+from pipeline.superopt.fragment import beyond_fragment
 from pipeline.superopt.interpret import run_mugraph
 from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.proof import CounterExample, Proof, ResiduePair, Witness
 from pipeline.superopt.shrink import shrunken
 from pipeline.superopt.spec import Spec, spec_graph
+from pipeline.verification.degree_algebra import Degree, DegreeAlgebra
 from pipeline.verification.field import DrawAgain, primes
 from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Maximum, NotProvable, Residues
 from pipeline.verification.graph_algebra import run_graph
@@ -31,8 +38,15 @@ REDRAWS = 20  # of a test whose denominators vanish, before it is given up
 SQUARE_REDRAWS = 400  # of a test whose roots must all be of squares
 CLEAR = 1e-6  # of the largest result: what float64 must differ by to be a witness
 MAGNITUDES = (1.0, 0.1, 5.0, 30.0)
+ASSUMED = {
+    "exp": "exponentials of different exponents behave as independent variables",
+    "root": "roots behave as variables whose square is known up to its sign",
+    "unknown": "the hash behaves as a random function",
+}
+SELECTED = "every order of the operands of a maximum that matters is among those drawn"
 
 Run = Callable[[FieldAlgebra], tuple[tuple[FieldValue, ...], tuple[FieldValue, ...]]]
+Look = Callable[[], CounterExample | None]
 
 
 def prove(
@@ -58,20 +72,30 @@ def prove(
     def look() -> CounterExample | None:
         return witness(spec, graph, inputs, extents, rng)
 
+    def degree() -> int:
+        algebra = DegreeAlgebra()
+        feeds = {name: Degree(kind.shape, 1 if kind.dtype in FLOATS else 0) for name, kind in inputs.items()}
+        expected = run_graph(spec, feeds, algebra).values()
+        found = run_mugraph(graph, feeds, algebra, extents)
+        return max(want.difference(have) for want, have in zip(expected, found, strict=True))
+
+    reason = "; ".join(beyond_fragment(spec, graph))
     try:
-        return _decide(run, look, tests, rng)
+        if not reason:
+            return _decide(run, look, degree, tests, rng)
     except NotProvable as error:
-        seen = look()
-        return Proof("different", counterexample=seen) if seen else Proof("not provable", reason=str(error))
+        reason = str(error)
+    seen = look()
+    return Proof("different", counterexample=seen) if seen else Proof("not provable", reason=reason)
 
 
-def _decide(run: Run, look: Callable[[], CounterExample | None], tests: int, rng: np.random.Generator) -> Proof:
+def _decide(run: Run, look: Look, degree: Callable[[], int], tests: int, rng: np.random.Generator) -> Proof:
     modelled: set[str] = set()
     failure: CounterExample | None = None
     for maximum in ("arbitrary", "selection"):
         failure, used = _test(run, tests, rng, maximum)
         if failure is None:
-            return _equal(tests, used, maximum)
+            return _equal(tests, used, maximum, degree())
         modelled |= used
         if "maximum" not in used:
             break
@@ -80,18 +104,18 @@ def _decide(run: Run, look: Callable[[], CounterExample | None], tests: int, rng
     if seen is not None:
         return Proof("different", counterexample=replace(failure, witness=seen.witness))
     if "signed root" in modelled:
-        return _with_squares(run, tests, rng, "selection" if "maximum" in modelled else "arbitrary")
+        return _with_squares(run, degree, tests, rng, "selection" if "maximum" in modelled else "arbitrary")
     return _refused(failure, modelled)
 
 
-def _with_squares(run: Run, tests: int, rng: np.random.Generator, maximum: Maximum) -> Proof:
+def _with_squares(run: Run, degree: Callable[[], int], tests: int, rng: np.random.Generator, maximum: Maximum) -> Proof:
     """Only squares under the roots, so that a root squared is what it was a root of."""
     try:
         failure, used = _test(run, tests, rng, maximum, squares=True)
     except NotProvable:
         reason = "it differs where a root has two signs, and there are too many to draw squares under all of them"
         return Proof("not provable", reason=reason)
-    return _equal(tests, used, maximum) if failure is None else _refused(failure, used)
+    return _equal(tests, used, maximum, degree()) if failure is None else _refused(failure, used)
 
 
 def _refused(failure: CounterExample, used: set[str]) -> Proof:
@@ -166,9 +190,12 @@ def _parts(x: FieldValue) -> list[np.ndarray]:
     return [x] if isinstance(x, np.ndarray) else [x.p] if x.q is None else [x.p, x.q]
 
 
-def _equal(tests: int, used: set[str], maximum: Maximum) -> Proof:
+def _equal(tests: int, used: set[str], maximum: Maximum, degree: int) -> Proof:
     _, q = primes()
-    return Proof("equal", tests, bound=(1 / q) ** tests)
+    told = [text for model, text in ASSUMED.items() if model in used]
+    if "maximum" in used and maximum == "selection":
+        told.append(SELECTED)
+    return Proof("equal", tests, min(1.0, degree / q) ** tests, degree, tuple(told))
 
 
 def witness(

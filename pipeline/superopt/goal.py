@@ -6,11 +6,14 @@ look-up after its first time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from pipeline.superopt.normal_form import Forms, TooLarge
+from pipeline.errors import ConfigError, listed
+from pipeline.ir.axiom import Axiom
+from pipeline.superopt.normal_form import EXP_OF_SUM, FOUNDATIONS, OPTIONAL, Forms, TooLarge
 from pipeline.superopt.relevance import Relevance
+from pipeline.superopt.rewriting import Rewrite, is_held, variants
 from pipeline.superopt.spec import Apply, Number, Product, Reduction, Spec
 from pipeline.superopt.term import App, Factor, Factors, Leaf, Num, Reduced, ReduceKind, Term
 
@@ -25,31 +28,43 @@ class Goal:
     saturated   whether all that contributes under the axioms is known; if not, nothing is ruled out
     """
 
-    def __init__(self, build: Callable[[Goal], int]) -> None:
-        """`build` writes down the goal with the steps of the goal it is given, and returns its class."""
+    def __init__(self, build: Callable[[Goal], int], axioms: Sequence[Axiom] | None = None) -> None:
+        """`build` writes down the goal with the steps of the goal it is given, and returns its class.
+
+        axioms   None: those that the normal form holds. Else they are its own, of which some may be missing, and any
+                 others, by which the goal is rewritten
+        """
+        rewrites = () if axioms is None else tuple(_rewrites(axioms))
         self.parts: set[int] = set()
         self.saturated = True
-        self._forms = Forms()
+        self._forms = Forms(frozenset() if axioms is None else _left_out(axioms))
         self._values: dict[tuple[Hashable, ...], int] = {}
         self._relevance: Relevance | None = None
         self.root = build(self)
+        self._equal = {self.root}
         if UNKNOWN in self.parts:
             self.saturated = False
-        else:
-            try:
-                self._relevance = Relevance(self._forms, [self.root, *sorted(self.parts)])
-            except TooLarge:
-                self.saturated = False
+            return
+        try:
+            written = [self.root, *sorted(self.parts)]
+            if rewrites:
+                found, self.saturated = variants(self._forms, written, rewrites)
+                self._equal = found[self.root]
+                written = [poly for root in written for poly in sorted(found[root])]
+            if self.saturated:
+                self._relevance = Relevance(self._forms, written, shift="exp-shift" not in self._forms.without)
+        except TooLarge:
+            self.saturated = False
 
     @classmethod
-    def of(cls, spec: Spec, factors: Mapping[int, Sequence[str]]) -> Goal:
+    def of(cls, spec: Spec, factors: Mapping[int, Sequence[str]], axioms: Sequence[Axiom] | None = None) -> Goal:
         """The goal of a specification: `factors` has the parts of each axis (("l", "t") and the like) by its label."""
-        return cls(lambda goal: _written(goal, spec, factors))
+        return cls(lambda goal: _written(goal, spec, factors), axioms)
 
     @classmethod
-    def of_term(cls, term: Term) -> Goal:
+    def of_term(cls, term: Term, axioms: Sequence[Axiom] | None = None) -> Goal:
         """The goal that a term is."""
-        return cls(lambda goal: goal.value(term))
+        return cls(lambda goal: goal.value(term), axioms)
 
     # ---- steps: the class of what an operator computes from classes; None where it cannot contribute
 
@@ -91,9 +106,9 @@ class Goal:
     def is_goal(self, value: int | Term) -> bool | None:
         """Whether a value equals the goal under the axioms; None: not known."""
         known = value if isinstance(value, int) else self.value(value)
-        if known == UNKNOWN or self.root == UNKNOWN:
-            return None
-        return known == self.root
+        if known in self._equal and known != UNKNOWN:
+            return True
+        return False if self.saturated and known != UNKNOWN else None
 
     def find(self, term: Term) -> int | None:
         """The class of a term, if it can contribute to the goal."""
@@ -130,20 +145,8 @@ class Goal:
         if not over:
             return value
         forms = self._forms
-
-        def made() -> int:
-            factors = sorted(over)
-            match kind:
-                case "sum":
-                    return forms.sum(factors, value)
-                case "max" | "min":
-                    return forms.extremum(kind, factors, value)
-                case "prod":
-                    return forms.all_product(factors, value)
-                case _:
-                    assert_never(kind)
-
-        return self._step(("over", kind, over, value), made, value)
+        key = ("over", kind, over, value)
+        return self._step(key, lambda: forms.reduced(kind, forms.mask(sorted(over)), value), value)
 
     def _step(self, key: tuple[Hashable, ...], make: Callable[[], int], *args: int) -> int:
         found = self._values.get(key)
@@ -156,6 +159,27 @@ class Goal:
             if self._relevance is None:
                 self.parts.add(found)
         return found
+
+
+def _left_out(axioms: Sequence[Axiom]) -> frozenset[str]:
+    """The axioms of the normal form that are missing. ConfigError where it cannot do without."""
+    names = {axiom.name for axiom in axioms}
+    missing = FOUNDATIONS - names
+    if missing:
+        raise ConfigError("an axiom is left out that the normal form is built on", where="algebra.without",
+                          why=listed(missing), todo=f"Leave out only some of {listed(OPTIONAL)}")  # fmt: skip
+    left_out = OPTIONAL - names
+    if left_out & EXP_OF_SUM and not left_out >= EXP_OF_SUM:
+        raise ConfigError("one axiom on the exponential of a sum is left out alone", where="algebra.without",
+                          why=listed(left_out & EXP_OF_SUM), todo=f"Leave out both: {listed(EXP_OF_SUM)}")  # fmt: skip
+    return left_out
+
+
+def _rewrites(axioms: Sequence[Axiom]) -> Iterator[Rewrite]:
+    """For the axioms that the normal form does not hold by itself."""
+    for axiom in axioms:
+        if axiom.name not in FOUNDATIONS | OPTIONAL and not is_held(axiom):
+            yield from Rewrite.of(axiom)
 
 
 def _written(goal: Goal, spec: Spec, factors: Mapping[int, Sequence[str]]) -> int:

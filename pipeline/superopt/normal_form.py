@@ -30,6 +30,16 @@ COPIES = 16  # of a factor in one product
 MANY = 512  # products of a poly
 ORDERS = 720  # of the bound copies of a product, tried to find the first one
 
+# What the form is built on, and what it can do without, by the names of the axioms in rules/graph/algebra.py.
+FOUNDATIONS = frozenset({
+    "add-commutes", "add-associates", "mul-commutes", "mul-associates", "mul-distributes", "sub-adds",
+    "neg-multiplies", "div-multiplies", "reciprocal-of-mul", "reciprocal-twice", "div-distributes", "div-of-div",
+    "square", "sum-of-sum", "sum-of-add", "sum-of-mul", "sum-of-div", "sqrt-of-mul", "sqrt-of-div", "rsqrt-divides",
+    "max-of-max", "max-commutes", "min-of-min", "min-commutes", "prod-of-prod",
+})  # fmt: skip
+EXP_OF_SUM = frozenset({"exp-of-add", "exp-of-sub"})  # one without the other has no normal form
+OPTIONAL = EXP_OF_SUM | {"max-of-add", "max-of-scale", "min-of-add", "min-of-scale", "exp-shift"}
+
 COMMUTATIVE = frozenset({"max", "min", "and", "or", "xor", "eq", "ne"})
 SAME = frozenset({"identity", "cast"})
 
@@ -84,7 +94,9 @@ def mask_of(variables: Iterable[int]) -> int:
 class Forms:
     """All normal forms of one goal, by number. A poly is a sorted tuple of products; 0 is the poly without any."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: frozenset[str] = frozenset()) -> None:
+        """`without`: axioms of OPTIONAL that do not hold here."""
+        self.without = without
         self.atoms: list[Atom] = []
         self.products: list[Product] = []
         self.polys: list[tuple[int, ...]] = []
@@ -300,9 +312,21 @@ class Forms:
             powers_y = tuple(self._renamed_powers(powers_y, names))
         return self.product(binds_x | binds_y, powers_x + powers_y)
 
-    def sum(self, factors: Iterable[Hashable], poly: int) -> int:
-        over = mask_of(self.variable(factor) for factor in factors)
-        return self.poly(self.summed(over, product) for product in self.polys[poly])
+    def reduced(self, kind: str, over: int, poly: int) -> int:
+        """The sum, greatest, least or product of a poly over variables."""
+        match kind:
+            case "sum":
+                return self.poly(self.summed(over, product) for product in self.polys[poly]) if over else poly
+            case "max" | "min":
+                return self.extremum(kind, over, poly)
+            case _:
+                if over & ~self.free[poly]:
+                    raise TooLarge  # a power whose exponent is an extent
+                return self._extremum(kind, over, poly)
+
+    def mask(self, factors: Iterable[Hashable]) -> int:
+        """The free variables of factors."""
+        return mask_of(self.variable(factor) for factor in factors)
 
     def summed(self, over: int, number: int) -> int:
         product = self.products[number]
@@ -368,6 +392,8 @@ class Forms:
 
     def exponential(self, poly: int) -> int:
         """exp of a sum is the product of exps; of -x, the reciprocal of exp of x."""
+        if self.without & EXP_OF_SUM:
+            return self.single(self.atom("app", "exp", (), (poly,)))
         minus = (self.minus, ONE)
         powers: list[Power] = []
         for number in self.polys[poly]:
@@ -376,17 +402,18 @@ class Forms:
             powers.append((self.atom("app", "exp", (), (self.poly((body,)),)), -ONE if negative else ONE))
         return self.poly((self.product(0, powers),))
 
-    def extremum(self, kind: str, factors: Iterable[Hashable], poly: int) -> int:
-        """max or min over factors: of what varies with them, plus the rest; a positive number comes out."""
-        return self.extremum_over(kind, mask_of(self.variable(factor) for factor in factors), poly)
-
-    def extremum_over(self, kind: str, over: int, poly: int) -> int:
+    def extremum(self, kind: str, over: int, poly: int) -> int:
+        """max or min over variables: of what varies with them, plus the rest; a positive number comes out."""
         varying = [number for number in self.polys[poly] if self.products[number].free & over]
-        rest = [number for number in self.polys[poly] if not self.products[number].free & over]
         if not varying:
             return poly
+        if f"{kind}-of-add" in self.without:
+            varying = list(self.polys[poly])
+        rest = list((Counter(self.polys[poly]) - Counter(varying)).elements())
         body = self.poly(varying)
         scale = [power for power in self._shared(varying) if self.is_positive(power)]
+        if f"{kind}-of-scale" in self.without:
+            scale = []
         if scale:
             body = self.poly(self._less(number, scale) for number in varying)
         found = self._extremum(kind, over, body)
@@ -401,13 +428,6 @@ class Forms:
             body = self.rename_poly(atom.args[0], aside)
             return self.single(self._bound_atom(kind, [*bits(over), *(w for _, w in aside)], body))
         return self.single(self._bound_atom(kind, list(bits(over)), body))
-
-    def all_product(self, factors: Iterable[Hashable], poly: int) -> int:
-        """prod over factors: nothing is known of it but that it nests."""
-        over = mask_of(self.variable(factor) for factor in factors)
-        if over & ~self.free[poly]:
-            raise TooLarge  # a power whose exponent is an extent
-        return self._extremum("prod", over, poly)
 
     def alone(self, poly: int) -> int | None:
         """The atom that a poly is, if it is one."""

@@ -105,7 +105,7 @@ class Relevance:
     def _partial(self, kind: str, variables: Sequence[int], body: int) -> Iterator[int]:
         for size in range(1, len(variables)):
             for chosen in itertools.combinations(variables, size):
-                yield self.forms.extremum_over(kind, mask_of(chosen), body)
+                yield self.forms.reduced(kind, mask_of(chosen), body)
 
     def _merged_extrema(self, poly: int) -> Iterator[int]:
         """max(x) + y is max(x + y), and c * max(x) is max(c * x): what is maximised there."""
@@ -141,13 +141,14 @@ class Relevance:
             exponent, over = self._with_first_copies(exponent, over)
             sizes = range(1, len(over) + 1)
             chosen = [c for size in sizes for c in itertools.combinations(over, size)]
-            maxima = [forms.extremum_over("max", mask_of(c), exponent) for c in chosen]
-            yield exponent
+            maxima = [forms.extremum("max", mask_of(c), exponent) for c in chosen]
             for greatest in maxima:
                 for body in forms.polys[greatest]:
                     self._add_unit(forms.atom("app", "exp", (), (forms.poly((body,)),)))
-                yield from (greatest, forms.apply("sub", (exponent, greatest)))
-                yield from (forms.apply("sub", (greatest, other)) for other in maxima if other != greatest)
+                # what exp(x) * exp(-m) * exp(n) is the exponential of; x - m and n - m are parts of it
+                shifted = forms.apply("sub", (exponent, greatest))
+                yield greatest
+                yield from (forms.add(shifted, other) for other in maxima)
 
     def _add_unit(self, atom: int) -> None:
         self.units.add(self.forms.rename_atom(atom, self._to_first_copies(self.forms.atoms[atom].free)))

@@ -509,21 +509,21 @@ class BlockLowering:
         if isinstance(op, Accumulate) and op.kind == "concat":
             raise cannot(name, "tiles that a loop puts side by side are not kept")
         combine: Combine = "sum" if isinstance(op, RescaledSum) else op.kind  # type: ignore[assignment]
-        dims = made.spatial if made is not None else operand.dims
-        if any(axis.name in dim.cut for dim in dims for axis in self.block.loops[op.level :]):
-            raise cannot(name, "an accumulator keeps a dimension that its own loop cuts")
+        given = made.spatial if made is not None else operand.dims
+        own = {axis.name for axis in self.block.loops[op.level :]}
+        # of a dimension that its own loops cut, each place in the tile has an element of the accumulator
+        dims = tuple(Dim(dim.extent, None, dim.extent) if own & set(dim.cut) else dim for dim in given)
+        over = frozenset(self.loop_var(loop) for loop in own)
         value = self.tile(name, dims, op.level, "_acc")
         assert value.buffer is not None
         buffer, store = value.buffer, _in_tile(dims)
         start: Const = LOWEST if isinstance(op, Running) and combine == "max" else neutral(combine, DTYPE)
         self.before[op.level].append(nest(f"{name}_start", buffer, dims, (), lambda s, _: start, store))
         if isinstance(op, RescaledSum):
-            factor = self.values[node.inputs[1]]
-            rescale = self.rescales[node.inputs[1]]
+            factor = self.rescale(node.inputs[1], name)
 
             def scaled(s: tuple[Index, ...], _: tuple[Index, ...]) -> Expr:
-                at = _in_tile(factor.dims)(_aligned(s, factor.dims))
-                return Op("mul", (Load(buffer, store(s), DTYPE), Load(rescale, at, DTYPE)), DTYPE)
+                return Op("mul", (Load(buffer, store(s), DTYPE), factor.read(_aligned(s, factor.dims))), DTYPE)
 
             into.append(nest(f"{name}_rescale", buffer, dims, (), scaled, store))
         if isinstance(op, Running):
@@ -532,9 +532,9 @@ class BlockLowering:
             assert before.buffer is not None and change.buffer is not None
             into.append(nest(f"{name}_keep", before.buffer, dims, (), lambda s, _: value.read(s), store))
         if made is not None:
-            into.append(nest(name, buffer, made.spatial, made.reduced, made.read, store, combine))
+            into.append(nest(name, buffer, made.spatial, made.reduced, made.read, store, combine, over=over))
         else:
-            into.append(nest(name, buffer, dims, (), lambda s, _: operand.read(s), store, combine))
+            into.append(nest(name, buffer, given, (), lambda s, _: operand.read(s), store, combine, over=over))
         if isinstance(op, Running):
             self.rescales[number] = change.buffer  # type: ignore[assignment]
             into.append(
@@ -544,6 +544,18 @@ class BlockLowering:
                 )
             )  # fmt: skip
         return value
+
+    def rescale(self, number: int, name: str) -> Value:
+        """exp(before - now) of a running maximum, seen through what adds and takes away dimensions of one element."""
+        if number in self.rescales:
+            return _scratch(self.rescales[number], self.values[number].dims)
+        position = number - len(self.block.inputs)
+        if position < 0 or not isinstance(self.block.nodes[position].op, Transpose | Squeeze | Unsqueeze):
+            raise cannot(name, "the second operand of a rescaled sum is no running maximum")
+        view = self.block.nodes[position]
+        made = apply_tile_op(view.op, [self.rescale(view.inputs[0], name)], name)
+        assert isinstance(made, Value)
+        return made
 
     # ------------------------------------------------------------------ the region
 
@@ -720,13 +732,14 @@ def nest(
     read: Callable[[tuple[Index, ...], tuple[Index, ...]], Expr],
     store: Callable[[tuple[Index, ...]], tuple[Expr, ...]],
     combine: Combine | None = None, start: Const | None = None, outer: tuple[Iter, ...] = (),
-    lead: Sequence[Dim] = (), around: str = "", swap: bool = False,
+    lead: Sequence[Dim] = (), around: str = "", swap: bool = False, over: frozenset[str] = frozenset(),
 ) -> Stmt:  # fmt: skip
     """A block in loops over its tile. A dimension that is cut has two iteration variables: the place in the tile, and
     the place in the whole tensor, beyond whose end nothing is done.
 
     lead, around  dimensions whose loop is around the nest already, under the name `<around>_all`
     swap          the loops over the reduced dimensions stand outside those of the others
+    over          loops around the nest that the combination runs over, too
     """
     iters: list[Iter] = list(outer)
     loops: list[tuple[LoopAxis, bool]] = []
@@ -744,12 +757,15 @@ def nest(
         if dim.base is None:
             return Index(Var(f"l{position}"), Var(f"l{position}"))
         whole = from_affine(dim.base + Affine(((loop, Poly.of(1)),), Poly.of(0)))
-        iters.append(Iter(f"g{position}", dim.whole, kind, whole))
+        combined = any(name_ in over for name_, _ in dim.base.terms)
+        iters.append(Iter(f"g{position}", dim.whole, "reduce" if combined else kind, whole))
         return Index(Var(f"l{position}"), Var(f"g{position}"))
 
     s = [index(dim, f"a{d}", "spatial", f"{around}_all") for d, dim in enumerate(lead)]
     s += [index(dim, f"s{d}", "spatial") for d, dim in enumerate(spatial)]
     r = [index(dim, f"r{d}", "reduce") for d, dim in enumerate(reduced)]
+    if start is not None and all(it.kind != "reduce" for it in iters):
+        combine = start = None  # one term: the combination is the term itself
     block = Block(name, tuple(iters), buffer, store(tuple(s)), read(tuple(s), tuple(r)), combine, start)
     body: Stmt = block
     order = sorted(loops, key=lambda pair: not pair[1]) if swap else loops

@@ -375,7 +375,7 @@ def _kinds(sketch: Sketch, plan: _Plan, loops: list[str]) -> Sketch:
     position = [it.var for it in plan.spatial].index(plan.vector.var)
     if position != len(loops) - 1 and len(loops) > 1:
         there = [loop for loop in loops if find_loop(sketch.program, loop) is not None]
-        if loops[position] in there:
+        if loops[position] in there and len(there) > 1:
             last = (*(loop for loop in there if loop != loops[position]), loops[position])
             sketch = sketch.apply(Reorder(last))
     for d, loop in enumerate(loops):

@@ -19,7 +19,6 @@ from pipeline.superopt.mugraph import (
     Concat,
     Contract,
     Fold,
-    KernelNode,
     Map,
     MuGraph,
     Op,
@@ -63,27 +62,49 @@ def slots(fn: str) -> float:
 
 
 def estimate(graph: MuGraph, inputs: Mapping[str, Shape], target: Target, *, item: int = 4) -> Estimate:
-    """The best of a few dozen extents for every parameter; `inputs` are the shapes, elements have `item` bytes."""
-    sizes = _axis_sizes(graph, inputs)
+    """The best of a few dozen extents for every parameter; `inputs` are the shapes, elements have `item` bytes.
+
+    One kernel after another: their axes have nothing to do with each other but through the shape of what is stacked.
+    """
+    tensors: list[Shape] = [tuple(inputs[name]) for name in graph.inputs]
+    total = 0.0
+    chosen: dict[str, int] = {}
+    for node in graph.nodes:
+        operands = [tensors[i] for i in node.inputs]
+        if isinstance(node.op, BlockGraph):
+            best = _best(node.op, operands, chosen, target, item)
+            chosen.update(best.extents)
+            total += best.seconds
+            tensors.extend(_block_seconds(node.op, operands, chosen, target, item)[1])
+        else:
+            seconds, results = _predefined_seconds(node.op, operands, target, item)
+            total += seconds
+            tensors.extend(results)
+    return Estimate(total, chosen)
+
+
+def _best(block: BlockGraph, operands: Sequence[Shape], known: Extents, target: Target, item: int) -> Estimate:
+    """Of descents from several starts: nothing cut, and one axis after another cut for all cores."""
+    sizes = _axis_sizes(block, operands, known)
     uncut = {name: size if fixed else 1 for name, (size, fixed) in sizes.items()}
     starts = [uncut]
     for name, (size, fixed) in sizes.items():
         if not fixed:
             starts.append({**uncut, name: min(size, START * target.cores)})
-    found = [_descent(graph, inputs, target, sizes, start, item) for start in starts]
+    found = [_descent(block, operands, target, sizes, start, item) for start in starts]
     return min(found, key=lambda one: (one.seconds, sorted(one.extents.items())))
 
 
-def _descent(graph: MuGraph, inputs: Mapping[str, Shape], target: Target, sizes: Mapping[str, tuple[int, bool]],
+def _descent(block: BlockGraph, operands: Sequence[Shape], target: Target, sizes: Mapping[str, tuple[int, bool]],
              best: dict[str, int], item: int) -> Estimate:  # fmt: skip
     """Along one axis after another, from extents that may be poor."""
-    seconds = seconds_at(graph, inputs, best, target, item=item)
+    seconds = _block_seconds(block, operands, best, target, item)[0]
     for _ in range(SWEEPS):
         before = seconds
         for name, (size, fixed) in sizes.items():
             for extent in () if fixed else _powers(size):
                 trial = {**best, name: extent}
-                found = seconds_at(graph, inputs, trial, target, item=item)
+                found = _block_seconds(block, operands, trial, target, item)[0]
                 if found < seconds:
                     best, seconds = trial, found
         if seconds > 0.99 * before:
@@ -113,34 +134,21 @@ def _powers(size: int) -> list[int]:
     return sorted({1 << i for i in range(size.bit_length()) if 1 << i <= size} | {size})
 
 
-def _axis_sizes(graph: MuGraph, inputs: Mapping[str, Shape]) -> dict[str, tuple[int, bool]]:
+def _axis_sizes(block: BlockGraph, operands: Sequence[Shape], known: Extents) -> dict[str, tuple[int, bool]]:
     """For each axis the size of the dimension that it cuts, or its extent, and whether that is fixed."""
-    ranks: list[Shape | None] = [tuple(inputs[name]) for name in graph.inputs]
     found: dict[str, tuple[int, bool]] = {}
-    for node in graph.nodes:
-        if not isinstance(node.op, BlockGraph):
-            known = [ranks[i] for i in node.inputs]
-            ranks.append(result_shape(node.op, [k for k in known if k is not None]) if None not in known else None)
+    for number, axis in enumerate((*block.grid, *block.loops)):
+        extent = known.get(axis.name, axis.extent)
+        if extent is not None:
+            found[axis.name] = (extent, True)
             continue
-        for number, axis in enumerate((*node.op.grid, *node.op.loops)):
-            if axis.extent is not None:
-                found[axis.name] = (axis.extent, True)
-                continue
-            cut = [((*tile.imap, *tile.fmap)[number], ranks[i])
-                   for tile, i in zip(node.op.inputs, node.inputs, strict=True)]  # fmt: skip
-            whole = [shape[dim] for dim, shape in cut if dim is not None and shape is not None]
-            found[axis.name] = (min(whole, default=1), False)
-        ranks.extend(_whole_results(node, ranks))
+        cut = [
+            shape[dim]
+            for tile, shape in zip(block.inputs, operands, strict=True)
+            if (dim := (*tile.imap, *tile.fmap)[number]) is not None
+        ]
+        found[axis.name] = (min(cut, default=1), False)
     return found
-
-
-def _whole_results(node: KernelNode, ranks: Sequence[Shape | None]) -> list[Shape | None]:
-    """The results of a kernel whose grid and loops have the extent one; stacked axes count one element."""
-    assert isinstance(node.op, BlockGraph)
-    operands = [ranks[i] for i in node.inputs]
-    whole = {axis.name: axis.extent or 1 for axis in (*node.op.grid, *node.op.loops)}
-    shapes, _ = _tiles(node.op, [shape or () for shape in operands], whole)
-    return [_result(node.op, number, shapes, whole) for number in range(node.results)]
 
 
 def _tiles(block: BlockGraph, operands: Sequence[Shape], extents: Extents) -> tuple[list[Shape], bool]:
@@ -197,6 +205,8 @@ def _block_seconds(block: BlockGraph, operands: Sequence[Shape], extents: Extent
     for number, node in enumerate(block.nodes, last):
         inner = max((depth[i] for i in node.inputs), default=0)
         times = runs[inner] if not isinstance(node.op, Scalar | Squeeze | Unsqueeze) else 0
+        if isinstance(node.op, Accumulate) and runs[inner] == runs[node.op.level]:
+            times = 0  # of one value
         sizes = [math.prod(shapes[i]) for i in node.inputs]
         cycles += times * (
             TILE_CYCLES + _tile_slots(node.op, sizes, [shapes[i] for i in node.inputs]) / target.lanes(item)

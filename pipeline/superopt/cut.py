@@ -21,12 +21,18 @@ class Cut:
 
 
 def cuts(spec: Spec) -> Iterator[Cut]:
-    """At every value between two reductions: elementwise operators are never worth a kernel of their own."""
+    """At every value between two reductions, right after the first or right before the second.
+
+    Elementwise operators alone are never worth a kernel of their own, nor a choice of kernel.
+    """
     count = len(spec.inputs)
+    read = {i for node in spec.nodes if isinstance(node.op, Product | Reduction) for i in node.inputs}
+    taken = {tensor.name for tensor in spec.inputs}
+    name = next(f"cut{number}" for number in range(len(taken) + 1) if f"cut{number}" not in taken)
     for value in range(count, count + len(spec.nodes)):
-        if value == spec.output or isinstance(spec.nodes[value - count].op, Number):
+        op = spec.nodes[value - count].op
+        if value == spec.output or isinstance(op, Number) or not (isinstance(op, Product | Reduction) or value in read):
             continue
-        name = f"cut{value - count}"
         first = _part(spec, value, {})
         labels = spec.labels(value)
         shape = tuple(spec.extents[label] for label in labels)

@@ -18,6 +18,8 @@ from pipeline.superopt.labelled import Handed, Maker
 from pipeline.superopt.statistics import Statistics
 
 HANDOVER = 3e4  # issue slots of a second kernel
+ALIKE = 0.005  # costs that differ by less: the one of which more is made is taken up first
+PATIENCE = 3000  # partial programs since the last whole one
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,9 @@ def least_costs(makers: Sequence[Sequence[Maker]]) -> list[float]:
     return bound
 
 
-def completions(makers: Sequence[Sequence[Maker]]) -> list[int]:
-    """For each value the set of values, as bits, of a cheap program for it (what it shares counted once); 0: none."""
-    own = [min((way.cost for way in ways), default=math.inf) for ways in makers]
+def completions(makers: Sequence[Sequence[Maker]]) -> tuple[list[int], list[float]]:
+    """A cheap program for each value: what it consists of, as bits, and what the value itself costs in it; 0: none."""
+    own = [math.inf] * len(makers)
     found = [0] * len(makers)
     costs = [math.inf] * len(makers)
     changed = True
@@ -77,8 +79,8 @@ def completions(makers: Sequence[Sequence[Maker]]) -> list[int]:
                     continue
                 cost = way.cost + _total(own, whole & ~(1 << value))
                 if cost < costs[value] - 1e-9:
-                    found[value], costs[value], changed = whole, cost, True
-    return found
+                    found[value], costs[value], own[value], changed = whole, cost, way.cost, True
+    return found, own
 
 
 def _total(own: Sequence[float], members: int) -> float:
@@ -107,18 +109,19 @@ def derivations(makers: Sequence[Sequence[Maker]], goals: Sequence[int], statist
     """The programs for any of the goals, about the cheapest first, as far as `factor` times the cost of the best."""
     below = least_costs(makers)
     own = [min((way.cost for way in ways), default=math.inf) for ways in makers]
-    ahead = completions(makers)
+    ahead, likely = completions(makers)
     best = math.inf
-    queue: list[tuple[float, int, float, float, int, int, tuple[int, ...], dict[int, Maker]]] = []
+    queue: list[tuple[tuple[int, int, float, int], float, float, int, int, tuple[int, ...], dict[int, Maker]]] = []
     count = 0
     for goal in goals:
         if ahead[goal]:
-            heapq.heappush(queue, (_total(own, ahead[goal]), count, below[goal], 0.0, goal, 0, (goal,), {}))
+            heapq.heappush(queue, ((0, 0, 0.0, count), below[goal], 0.0, goal, 0, (goal,), {}))
             count += 1
     seen: set[tuple[int, int, tuple[int, ...]]] = set()
+    last = statistics.prefixes
     while queue:
-        _, _, bound, cost, goal, made, wanted, ways = heapq.heappop(queue)
-        if time.monotonic() > deadline:
+        _, bound, cost, goal, made, wanted, ways = heapq.heappop(queue)
+        if time.monotonic() > deadline or statistics.prefixes - last > PATIENCE:
             return
         if bound > factor * best:
             statistics.pruned_roofline += 1
@@ -129,7 +132,7 @@ def derivations(makers: Sequence[Sequence[Maker]], goals: Sequence[int], statist
         seen.add((goal, made, wanted))
         statistics.prefixes += 1
         if not wanted:
-            best = min(best, cost)
+            best, last = min(best, cost), statistics.prefixes
             yield Derivation(goal, ways, cost)
             continue
         value, rest = wanted[-1], wanted[:-1]
@@ -145,8 +148,9 @@ def derivations(makers: Sequence[Sequence[Maker]], goals: Sequence[int], statist
             for i in then:
                 known |= ahead[i]
             count += 1
-            whole = new + _total(own, known & ~now)
-            heapq.heappush(queue, (whole, count, new + least, new, goal, now, then, {**ways, value: way}))
+            whole = new + _total(likely, known & ~now)
+            rank = (round(math.log1p(whole) / ALIKE), -len(ways), whole, count)
+            heapq.heappush(queue, (rank, new + least, new, goal, now, then, {**ways, value: way}))
 
 
 def _leads_to(start: int, value: int, ways: Mapping[int, Maker]) -> bool:

@@ -10,8 +10,10 @@ node are equal to values of the table; whichever of them is taken up later is ta
 node's operator on these two is offered. (A lexicographic order of operand lists has no such property: in X @ silu(W),
 with inputs X = 0, W = 1, silu has the operands [1] and the product [0, 2], which is smaller, so it could not follow.)
 
-Taken up next is the value that departs least from the specification: the fewest steps from its own values, or parts of
-their sums, that are none of its. So what is near the specification is known first, and a budget cuts off what is far.
+Taken up next is the value that departs least from the specification: the fewest functions and products, one on another,
+that are neither its own nor parts of its sums. So what is near is known first, and a budget cuts off what is far.
+For the same reason additions, subtractions and what else is no product are put off, where the specification does not
+have them: they come when `far` steps are allowed.
 
 Pruned are, each with a counter: what the oracle says is in no program equal to the goal ("unknown" is put off, never
 pruned); what equals a known value at a random point of the field in the same place of the block; tiles that do not fit
@@ -63,6 +65,8 @@ COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "
 NOTHING: frozenset[int] = frozenset()
 TILE_SLOTS = 200.0  # to start one operator on one tile
 FOREIGN_SLOTS = 50.0  # between equals, what is as the specification has it is taken
+FAR = 3  # steps from the specification
+MULTIPLICATIVE = frozenset({"mul", "div"})
 WAYS = 12  # to make one value that are kept
 Offer = tuple[Operator, tuple[int, ...], int, int, int, frozenset[int], int, bool]
 
@@ -100,13 +104,11 @@ class Vocabulary:
 
     @staticmethod
     def of(spec: Spec) -> Vocabulary:
-        """Those of the specification, and what the axioms bring in: arithmetic, and the root with its reciprocal."""
+        """Those of the specification, and what the axioms bring in: arithmetic, and sums."""
         fns = {node.op.fn for node in spec.nodes if isinstance(node.op, Apply)} - {"identity"}
         kinds: set[ReduceKind] = {node.op.kind for node in spec.nodes if isinstance(node.op, Reduction)}
         kinds.add("sum")
         fns |= {"add", "sub", "mul", "div"}
-        if fns & {"sqrt", "rsqrt"}:
-            fns |= {"sqrt", "rsqrt"}
         return Vocabulary(tuple(sorted(fns & UNARY)), tuple(sorted(fns & BINARY)), tuple(sorted(fns & TERNARY)),
                           tuple(sorted(kinds)))  # fmt: skip
 
@@ -115,7 +117,7 @@ class Vocabulary:
 class Limits:
     """When an enumeration stops before it is exhausted.
 
-    foreign   steps away from the specification
+    foreign   steps away from the specification; from FAR on, with what was put off
     values    that are kept
     unknown   that the oracle does not know and that are taken up all the same
     deadline  by `time.monotonic`
@@ -154,6 +156,9 @@ class Table:
     _taken: list[int] = field(default_factory=list)
     _away: list[int] = field(default_factory=list)  # steps away from the specification, of each value
     _native: set[int] = field(default_factory=set)
+    _steps: set[tuple[object, ...]] = field(default_factory=set)  # functions on classes, of the specification
+    _put_off: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    _far: bool = False
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     _waiting: deque[Offer] = field(default_factory=deque)
     _goal: bytes = b""
@@ -166,6 +171,11 @@ class Table:
         """Enumerate until nothing is left or a limit is met; again with wider limits goes on from there."""
         if not self.values:
             self._begin()
+        self._far = limits.foreign >= FAR
+        if self._far:
+            put_off, self._put_off = self._put_off, []
+            for fn, operands in put_off:
+                self._pointwise(fn, operands)
         taken_up = 0
         while True:
             while self._queue and self._queue[0][0] <= limits.foreign:
@@ -177,7 +187,7 @@ class Table:
             taken_up += 1
             self._accept(*self._waiting.popleft())
         self.statistics.taken_up += taken_up
-        self.exhausted = not self._waiting and not self._queue
+        self.exhausted = not self._waiting and not self._queue and not self._put_off
 
     def _begin(self) -> None:
         samples = self.point.run()
@@ -220,14 +230,24 @@ class Table:
                     forms.append(self.oracle.number(value))
                 case Apply(fn):
                     forms.append(self.oracle.apply(fn, known))
+                    self._steps.add((fn, *known))
                 case Product(over) | Reduction(over=over):
                     kind: ReduceKind = node.op.kind if isinstance(node.op, Reduction) else "sum"
                     body = known[0] if isinstance(node.op, Reduction) else self.oracle.apply("mul", known)
                     whole = [f for label in over for f in factored[label] if f not in without]
                     parts = [self.oracle.reduce(kind, part, body) for part in _subsets(whole) if body is not None]
                     yield from (part for part in parts if part is not None)
+                    if kind == "max" and without and parts:
+                        yield from self._shifts(parts[0], without)
                     forms.append(parts[0] if parts else None)
         yield from (form for form in forms if form is not None)
+
+    def _shifts(self, part: int | None, split: Factors) -> Iterator[int]:
+        """From the greatest of a part to the greatest of all: what partial sums of exponentials are scaled by."""
+        whole = None if part is None else self.oracle.reduce("max", split, part)
+        step = None if part is None or whole is None else self.oracle.apply("sub", (part, whole))
+        scale = None if step is None else self.oracle.apply("exp", (step,))
+        yield from (form for form in (step, scale) if form is not None)
 
     # ---- what is offered
 
@@ -302,7 +322,7 @@ class Table:
         v, m = self.values[x], self.values[most]
         level = self._level(most)
         over = frozenset(self.frames[v.kernel].loops[level : v.depth])
-        if v.depth == m.depth and over <= v.free:
+        if v.depth == m.depth and over <= v.free and m.free <= v.free:
             after = min(v.after, m.after, level)
             form = self.oracle.reduce("sum", over, v.form)
             self._offer(Rescaled(level), (x, most), form, level, after, kernel=v.kernel)
@@ -333,7 +353,13 @@ class Table:
         stale = frozenset[int]().union(*(v.stale for v in values))
         if depth > after or len(stale) > 1 or len({v.kernel for v in values}) > 1:
             return
-        form = self.oracle.apply(fn, tuple(v.form for v in values))
+        forms = tuple(v.form for v in values)
+        if not (self._far or len(operands) == 1 or fn in MULTIPLICATIVE or (fn, *forms) in self._steps):
+            swapped = fn in COMMUTATIVE and (fn, *reversed(forms)) in self._steps
+            if not swapped and not (fn == "sub" and operands[0] in self._maximised(operands[1])):
+                self._put_off.append((fn, operands))
+                return
+        form = self.oracle.apply(fn, forms)
         whole = any(v.whole for v in values)
         self._offer(Pointwise(fn), operands, form, depth, after, stale, values[0].kernel, whole)
 
@@ -409,7 +435,7 @@ class Table:
         self.makers.append([])
         self.makers[number].append(Maker(op, operands, self._cost(op, operands, value)))
         away = max((self._away[i] for i in operands), default=0)
-        away += form not in self._native and not isinstance(op, Final | Collected | Handed)
+        away += form not in self._native and isinstance(op, Pointwise | Summed)
         self._away.append(away)
         heapq.heappush(self._queue, (away, number))
         self.statistics.values += 1

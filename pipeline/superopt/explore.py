@@ -16,6 +16,7 @@ from pipeline.superopt.fingerprint import Point
 from pipeline.superopt.labelled import Frame, Nominal
 from pipeline.superopt.mugraph import MuGraph, block_graphs
 from pipeline.superopt.mugraph_canonical import key
+from pipeline.superopt.mugraph_text import to_text
 from pipeline.superopt.roles import Roles, factors, summed_labels
 from pipeline.superopt.spec import Product, Spec
 from pipeline.superopt.statistics import Statistics
@@ -31,7 +32,7 @@ Goals = Callable[[Spec, Mapping[int, tuple[str, ...]]], Oracle]  # of axes with 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program that was found: its µGraph, its canonical text, and what it may take."""
+    """A program that was found: its µGraph, what all that differ in names alone share, and what it may take."""
 
     graph: MuGraph
     text: str
@@ -150,16 +151,17 @@ def _programs(table: Table, statistics: Statistics, most: int, deadline: float) 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Different ones, the fastest first; what the model can hardly tell apart in the order of freedom and of size.
 
-    More loops are better by 0.2 % (tuning decides their extents, one included), tiles put side by side worse by 2 %, a
-    kernel more by 1 %, and a longer text by a little.
+    A kernel with a loop is better by 0.2 % (tuning decides its extent, one included), one with two by half of that, tiles
+    put side by side worse by 2 %, a kernel more and a sum over the grid by 1 %, and a longer text by a little.
     """
     best: dict[str, Candidate] = {}
     for candidate in candidates:
         best.setdefault(candidate.text, candidate)
 
     def rank(c: Candidate) -> tuple[float, str]:
-        loops = sum(len(block.loops) for block in block_graphs(c.graph))
-        handicap = 0.02 * c.text.count("concat") + 0.01 * len(c.graph.nodes) - 0.002 * loops + 1e-5 * len(c.text)
-        return c.estimate.seconds * (1 + handicap), c.text
+        loops = sum((0, 1, 0.5)[len(block.loops)] for block in block_graphs(c.graph))
+        text = to_text(c.graph)
+        handicap = 0.02 * text.count("concat") + 0.01 * (len(c.graph.nodes) + text.count(": sum")) - 0.002 * loops
+        return c.estimate.seconds * (1 + handicap + 1e-5 * len(text)), c.text
 
     return sorted(best.values(), key=rank)

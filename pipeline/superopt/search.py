@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,18 +22,25 @@ from pipeline.superopt.cut import Cut, cuts, join
 from pipeline.superopt.explore import Candidate, Goals, least_seconds, ranked, shapes
 from pipeline.superopt.explorers import Alone, Explorers, Job, Report, Team
 from pipeline.superopt.goal import Goal
-from pipeline.superopt.mugraph import MuGraph
+from pipeline.superopt.mugraph import MuGraph, block_graphs
 from pipeline.superopt.mugraph_canonical import key
+from pipeline.superopt.mugraph_text import to_text
 from pipeline.superopt.proof import Proof
-from pipeline.superopt.prove import prove_spec
+from pipeline.superopt.prove import TESTS, prove_spec
 from pipeline.superopt.roles import Roles, assignments, positional_maps, summed_labels
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.statistics import Statistics
 
 KEPT = 8  # programs that are proven
 CUTS = 2  # of a specification into parts
-PASSES = ((2, 150, 4), (4, 400, 8), (99, 4000, 16))  # steps from the specification, values, programs of an assignment
+PASSES = (
+    (1, 1000, 4),
+    (2, 1500, 8),
+    (4, 2000, 8),
+    (99, 4000, 16),
+)  # steps from the specification, values, programs of an assignment
 BETTER = 1.1  # what is no better than by this is not looked for
+AHEAD = 4  # assignments of a specification that are explored before the first ones of its parts
 PROVING = 0.2  # share of the budget that is kept for proofs
 ALONE_SECONDS = 4.0  # a smaller budget is not worth starting processes
 
@@ -67,13 +75,14 @@ class Found:
 
 
 def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: int = 0, workers: int = 1,
-                  goals: Goals = Goal.of, most: int = KEPT) -> Found:  # fmt: skip
+                  goals: Goals = Goal.of, most: int = KEPT, tests: int = TESTS) -> Found:  # fmt: skip
     """Up to `most` proven µGraphs of a specification.
 
     seconds  the budget; proofs of what was found may take a fifth more
     seed     of the random points. The result is determined by it, if the search is exhausted
     workers  processes
     goals    makes the oracle that prunes what cannot contribute
+    tests    over finite fields that a program must pass
     """
     begin = time.monotonic()
     search = _Search(spec, target, seed, begin + (1 - PROVING) * seconds)
@@ -89,7 +98,7 @@ def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: in
         interrupted = True
     finally:
         explorers.close()
-    proven, reason = search.prove(most, begin + 1.2 * seconds)
+    proven, reason = search.prove(most, begin + 1.2 * seconds, tests)
     return Found(proven, search.statistics, time.monotonic() - begin, search.exhausted and not interrupted,
                  interrupted, reason)  # fmt: skip
 
@@ -108,6 +117,7 @@ class _Search:
     statistics: Statistics = field(default_factory=Statistics)
     exhausted: bool = False
     _least: dict[int, float] = field(default_factory=dict)
+    _depth: dict[int, int] = field(default_factory=dict)  # how often the whole was cut for it
 
     def __post_init__(self) -> None:
         known: dict[Spec, int] = {}
@@ -116,6 +126,7 @@ class _Search:
             if spec not in known:
                 known[spec] = len(known)
                 self.parts[known[spec]] = []
+                self._depth[known[spec]] = CUTS - depth
             own = known[spec]
             if depth and not self.parts[own]:
                 self.parts[own] = [
@@ -130,9 +141,17 @@ class _Search:
 
     def run(self, explorers: Explorers) -> None:
         """All passes, as far as the time allows."""
-        ordered = {number: self._ordered(number) for number in range(len(self.specs))}
-        longest = max(map(len, ordered.values()))
-        left = [(number, own[i]) for i in range(longest) for number, own in ordered.items() if i < len(own)]
+        left = [
+            (number, roles)
+            for _, number, roles in sorted(
+                (
+                    (place + AHEAD * self._depth[number], number, roles)
+                    for number in range(len(self.specs))
+                    for place, roles in enumerate(self._ordered(number))
+                ),
+                key=lambda one: one[:2],
+            )
+        ]
         for number, roles in left:
             self.statistics.pruned_dependence += positional_maps(self.specs[number], roles) - 1
         for foreign, values, most in PASSES:
@@ -154,7 +173,8 @@ class _Search:
         def rank(roles: Roles) -> tuple[object, ...]:
             looped = math.prod(spec.extents[label] for label in roles.loops)
             seconds = float(f"{least_seconds(spec, self.target, roles):.2g}")
-            return bool(kept & {*roles.loops}), seconds, len(roles.loops) > 1, -looped, roles.grid, roles.loops
+            split = bool({*roles.grid} - kept)
+            return bool(kept & {*roles.loops}), seconds, split, len(roles.loops) > 1, -looped, roles.grid, roles.loops
 
         return sorted(assignments(spec), key=rank)
 
@@ -203,23 +223,39 @@ class _Search:
                     made.append(Candidate(graph, key(graph), Estimate(seconds, {})))
         return ranked(made)[:most]
 
-    def prove(self, most: int, deadline: float) -> tuple[tuple[Proven, ...], str]:
+    def prove(self, most: int, deadline: float, tests: int) -> tuple[tuple[Proven, ...], str]:
         """The fastest candidates that are proven, and why the first one that is not was refused."""
         proven: list[Proven] = []
         reason = ""
         rng = np.random.default_rng(self.seed)
-        for candidate in self._joined(0, 4 * most):
+        alike: Counter[Hashable] = Counter()
+        for candidate in self._joined(0, 16 * most):
             if len(proven) == most or (proven and time.monotonic() > deadline):
                 break
-            proof = prove_spec(self.whole, candidate.graph, rng=rng)
+            if alike[_outline(candidate.graph)] >= ALIKE:
+                continue
+            proof = prove_spec(self.whole, candidate.graph, tests=tests, rng=rng)
             if not proof.equal:
                 self.statistics.refused += 1
-                reason = reason or f"{candidate.text}: {proof}"
+                reason = reason or f"{to_text(candidate.graph)}: {proof}"
                 continue
             self.statistics.proven += 1
+            alike[_outline(candidate.graph)] += 1
             found = estimate(candidate.graph, shapes(self.whole), self.target)
             proven.append(Proven(candidate.graph, found.seconds, found.extents, proof))
         if not proven and not reason:
             complete = "everything was enumerated" if self.exhausted else "the budget ended first"
             reason = f"no program was found within {len(self.specs)} cuts of the specification; {complete}"
         return tuple(proven), reason
+
+
+def _outline(graph: MuGraph) -> Hashable:
+    """What a µGraph is from outside of its blocks: how tensors are cut, and how results are put together."""
+    return tuple(
+        (
+            block.inputs,
+            tuple(out.omap for out in block.outputs),
+            tuple(axis.name for axis in (*block.grid, *block.loops)),
+        )
+        for block in block_graphs(graph)
+    )

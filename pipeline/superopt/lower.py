@@ -405,19 +405,17 @@ class BlockLowering:
                     return Value(made.spatial, _never)
             value = self.tile(name, made.spatial, depth)
             assert value.buffer is not None
-            start = neutral(made.combine, DTYPE)
-            into.append(
-                nest(
-                    name,
-                    value.buffer,
-                    made.spatial,
-                    made.reduced,
-                    made.read,
-                    _in_tile(made.spatial),
-                    made.combine,
-                    start,
-                )
-            )
+            around = {self.loop_var(loop.name) for loop in self.block.loops} | {
+                self.loop_var(axis.name) for axis in self.block.grid
+            }
+            place = _in_tile(made.spatial)
+            begin: Const | None = neutral(made.combine, DTYPE)
+            if any(name_ in around for dim in made.reduced if dim.base for name_, _ in dim.base.terms):
+                # the sum begins anew in each iteration of a loop that cuts it, not only in the first one
+                first = neutral(made.combine, DTYPE)
+                into.append(nest(f"{name}_start", value.buffer, made.spatial, (), lambda s, _: first, place))
+                begin = None
+            into.append(nest(name, value.buffer, made.spatial, made.reduced, made.read, place, made.combine, begin))
             return value
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made

@@ -43,8 +43,8 @@ class InnerProduct:
         own = own_loops(sketch.program, block)
         if own is None or found.combine != "sum" or not _is_product(found):
             return []
-        summed = _loops_of(found, own, "reduce")
         spatial = _loops_of(found, own, "spatial")
+        summed = [loop for loop in _loops_of(found, own, "reduce") if loop not in spatial]
         lanes = lanes_of(sketch.program, found, target)
         vector = _vector(found, spatial, lanes)
         if vector is None or not summed:

@@ -50,7 +50,8 @@ class InnerRows:
         if found.combine is not None and found.init is not None:
             reduced = {name for it in found.iters if it.kind == "reduce" for name in variables(it.binding)}
             _, place = block_at(sketch.program, block)
-            first = next((loop.axes[0].var for loop in place.loops if loop.axes[0].var in reduced), None)
+            mine = [loop.axes[0].var for loop in place.loops if loop.axes[0].var in names]
+            first = next((name for name in mine if name in reduced), None)
             if first is not None:
                 sketch = sketch.apply(DecomposeReduction(block, first))
         return [sketch]

@@ -151,8 +151,8 @@ def _programs(table: Table, statistics: Statistics, most: int, deadline: float) 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Different ones, the fastest first; what the model can hardly tell apart in the order of freedom and of size.
 
-    A kernel with a loop is better by 0.2 % (tuning decides its extent, one included), one with two by half of that, tiles
-    put side by side worse by 2 %, a kernel more and a sum over the grid by 1 %, and a longer text by a little.
+    A kernel with a loop is better by 0.2 % (tuning decides its extent, one included), with two by half of that; tiles put
+    side by side are worse by 2 %, a kernel more and a sum over the grid by 1 %, and a longer text by a little.
     """
     best: dict[str, Candidate] = {}
     for candidate in candidates:

@@ -33,12 +33,8 @@ from pipeline.superopt.statistics import Statistics
 
 KEPT = 8  # programs that are proven
 CUTS = 2  # of a specification into parts
-PASSES = (
-    (1, 1000, 4),
-    (2, 1500, 8),
-    (4, 2000, 8),
-    (99, 4000, 16),
-)  # steps from the specification, values, programs of an assignment
+PASSES = ((1, 1000, 4), (2, 1500, 8), (4, 2000, 8), (99, 4000, 16))  # steps away, values, programs of an assignment
+ALIKE = 2  # programs with the same kernels, grids and loops that are kept
 BETTER = 1.1  # what is no better than by this is not looked for
 AHEAD = 4  # assignments of a specification that are explored before the first ones of its parts
 PROVING = 0.2  # share of the budget that is kept for proofs
@@ -63,7 +59,7 @@ class Found:
     seconds      that the search took
     exhausted    whether all that there is (within the vocabulary and the roles) was enumerated
     interrupted  whether the user stopped it
-    reason       why there is none; or of the first program that was refused
+    reason       why there is none
     """
 
     graphs: tuple[Proven, ...]
@@ -224,7 +220,7 @@ class _Search:
         return ranked(made)[:most]
 
     def prove(self, most: int, deadline: float, tests: int) -> tuple[tuple[Proven, ...], str]:
-        """The fastest candidates that are proven, and why the first one that is not was refused."""
+        """The fastest candidates that are proven; if there are none, why."""
         proven: list[Proven] = []
         reason = ""
         rng = np.random.default_rng(self.seed)
@@ -243,7 +239,9 @@ class _Search:
             alike[_outline(candidate.graph)] += 1
             found = estimate(candidate.graph, shapes(self.whole), self.target)
             proven.append(Proven(candidate.graph, found.seconds, found.extents, proof))
-        if not proven and not reason:
+        if proven:
+            reason = ""
+        elif not reason:
             complete = "everything was enumerated" if self.exhausted else "the budget ended first"
             reason = f"no program was found within {len(self.specs)} cuts of the specification; {complete}"
         return tuple(proven), reason
@@ -252,10 +250,6 @@ class _Search:
 def _outline(graph: MuGraph) -> Hashable:
     """What a µGraph is from outside of its blocks: how tensors are cut, and how results are put together."""
     return tuple(
-        (
-            block.inputs,
-            tuple(out.omap for out in block.outputs),
-            tuple(axis.name for axis in (*block.grid, *block.loops)),
-        )
+        (block.inputs, tuple(out.omap for out in block.outputs), tuple(axis.name for axis in block.grid + block.loops))
         for block in block_graphs(graph)
     )

@@ -99,6 +99,30 @@ class RuleSettings(Settings):
     extra: tuple[Component, ...]
 
 
+class SuperoptSettings(Settings):
+    """Which subprograms are searched for fused kernels, and how hard.
+
+    seconds      of search in all
+    workers      processes that search; null: one per core of the target
+    subprograms  alternatives that are tuned, at most
+    graphs       µGraphs of each that are tuned
+    anchors      products and reductions in a subprogram, at most
+    nodes        operations in a subprogram, at most
+    tests        over finite fields that a µGraph must pass
+    algebra      the axioms that the search prunes by
+    """
+
+    enabled: bool
+    seconds: PositiveFloat
+    workers: PositiveInt | None
+    subprograms: PositiveInt
+    graphs: PositiveInt
+    anchors: PositiveInt
+    nodes: PositiveInt
+    tests: PositiveInt
+    algebra: Component
+
+
 class SearchSettings(Settings):
     """How the budget is spent.
 
@@ -206,6 +230,7 @@ class Config(Settings):
     workload: Component
     target: TargetSettings
     rules: RuleSettings
+    superopt: SuperoptSettings
     search: SearchSettings
     cost_model: Component
     verification: VerificationSettings
@@ -228,6 +253,7 @@ class Config(Settings):
             *(Part(f"rules.schedule[{i}]", rule) for i, rule in enumerate(self.rules.schedule)),
             *(Part(f"rules.graph[{i}]", rule) for i, rule in enumerate(self.rules.graph)),
             *(Part(f"rules.extra[{i}]", rule) for i, rule in enumerate(self.rules.extra)),
+            Part("superopt.algebra", self.superopt.algebra),
             Part("search.strategy", self.search.strategy),
             Part("cost_model", self.cost_model, COST_MODEL_IS_GIVEN),
             Part("measurement.builder", self.measurement.builder, BUILDER_IS_GIVEN),

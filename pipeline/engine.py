@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -41,18 +42,27 @@ from pipeline.report.console import Progress, summary_lines
 from pipeline.report.peers.onnxruntime import OnnxRuntime
 from pipeline.report.peers.peer import Peer, PeerModel
 from pipeline.report.summary import Latency, Machine, MaxError, PeerSummary, Summary, TaskSummary, write_summary
+from pipeline.report.superopt_report import outcome_lines, superopt_summary
 from pipeline.runtime.artifact import save
 from pipeline.runtime.cpu_features import refuse_target
 from pipeline.runtime.session import Session
 from pipeline.schedule.rule import Rule
+from pipeline.schedule.sketch import Sketch
+from pipeline.search.contest import Contest, contest
 from pipeline.search.cost_model import CostModel
 from pipeline.search.strategy import Strategy
-from pipeline.search.tuner import Budget, Report, Tuner, make_state, stream
+from pipeline.search.tuner import Budget, Report, TaskState, Tuner, stream
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
 from pipeline.space.task import flops, traffic
 from pipeline.store.store import Store
+from pipeline.superopt.finding import Finding
+from pipeline.superopt.goal import Goal
+from pipeline.superopt.search import superoptimize
+from pipeline.superopt.spec import Spec
+from pipeline.superopt.stage import Axioms, Effort, Outcome, look_for_alternatives
+from pipeline.superopt.subprograms import Limits
 from pipeline.verification.module_gate import Report as Verification
 from pipeline.verification.module_gate import verify_module
 
@@ -85,13 +95,16 @@ class Run:
         refuse_too_large(model, memory_of_host())
         target, peak = self._target()
         graph = self._rewritten(model)
-        parts = partition(graph)
+        ordinary = partition(graph)
         log.info(
             "%s: %d operations, %d tasks, %d kernels",
-            workload.describe(), len(graph.nodes), len(parts.tasks), len(parts.instances),
+            workload.describe(), len(graph.nodes), len(ordinary.tasks), len(ordinary.instances),
         )  # fmt: skip
+        rules = self._rules()
         with Store(self.config.store.url) as store:
-            tuner, kernels = self._tuned(parts, target, store)
+            outcome = self._superoptimized(graph, ordinary, target, rules, store)
+            both = contest(graph, ordinary, self._sketches(ordinary, target, rules), outcome.alternatives, target)
+            tuner, parts, kernels = self._tuned(both, target, store, outcome.interrupted)
         provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": self.compiler}
         artifact = save(link(assemble(graph, parts, kernels, target, provenance)), self.folder / "artifact")
         feeds = inputs(model, self.config.seed)
@@ -106,14 +119,16 @@ class Run:
                 self._vote(model, session, feeds)
             latency = time_runs(lambda: session.run(None, feeds))
             session.chrome_trace(self.folder / "trace.json", feeds)
-        alone = sum(state.weight * state.best for state in tuner.states) * 1e3
+        alone = tuner.total * 1e3
         if Latency.of(list(latency)).median > BUSY * alone + 0.05:
             log.warning(
                 "a call takes %.3f ms, its kernels alone %.3f ms: is something else running on this machine?",
                 Latency.of(list(latency)).median, alone,
             )  # fmt: skip
         peers = self._compared(model, artifact, feeds)
-        summary = self._summary(workload, model, target, peak, tuner, verification, latency, peers, artifact)
+        summary = self._summary(
+            workload, model, target, peak, tuner, both, outcome, verification, latency, peers, artifact
+        )
         write_summary(summary, self.folder / "summary.json")
         if self.config.report.console:
             for line in summary_lines(summary):
@@ -138,17 +153,53 @@ class Run:
             graph = rewritten(rule, graph, f"rules.graph[{number}]")
         return graph
 
-    def _tuned(self, parts: Partition, target: Target, store: Store) -> tuple[Tuner, list[Kernel]]:
-        """A kernel for each task: the best that was found within the budget."""
-        config, search, verification = self.config, self.config.search, self.config.verification
-        rules: list[Rule] = [
+    def _rules(self) -> list[Rule]:
+        config = self.config
+        return [
             self._part(Rule, component, f"rules.schedule[{number}]")
             for number, component in enumerate((*config.rules.schedule, *config.rules.extra))
         ]
-        states = []
-        for number, task in enumerate(parts.tasks):
-            sketches = generate(lower(task.graph, task.name, task.constants), rules, target)
-            states.append(make_state(task, parts.weight(number), sketches, target))
+
+    def _sketches(self, parts: Partition, target: Target, rules: Sequence[Rule]) -> list[tuple[Sketch, ...]]:
+        """Of each task."""
+        return [generate(lower(task.graph, task.name, task.constants), rules, target) for task in parts.tasks]
+
+    def _superoptimized(
+        self, graph: Graph, parts: Partition, target: Target, rules: Sequence[Rule], store: Store
+    ) -> Outcome:
+        """Fused kernels for what several tasks do, proven and ready to be tuned."""
+        settings = self.config.superopt
+        if not settings.enabled:
+            return Outcome()
+        algebra: Axioms = self._part(Axioms, settings.algebra, "superopt.algebra")
+        axioms = tuple(algebra.axioms)
+        effort = Effort(
+            settings.seconds, settings.subprograms, settings.graphs,
+            Limits(settings.anchors, settings.nodes), f"{self.compiler}\n{axioms}\n{settings.tests}",
+        )  # fmt: skip
+
+        def search(spec: Spec, seconds: float) -> Finding:
+            return Finding.of(superoptimize(
+                spec, target, seconds=seconds, seed=self.config.seed, workers=settings.workers or target.cores,
+                goals=partial(Goal.of, axioms=axioms), tests=settings.tests,
+            ))  # fmt: skip
+
+        with _progress(None, settings.seconds, "subprograms") as progress:
+
+            def report(done: int, count: int, name: str) -> None:
+                if self.config.report.progress:
+                    progress.update(done, task=f"of {count}, {name[:40]}")
+
+            outcome = look_for_alternatives(graph, parts, target, rules, effort, search, store, report)
+        for line in outcome_lines(outcome):
+            log.info("%s", line)
+        return outcome
+
+    def _tuned(
+        self, both: Contest, target: Target, store: Store, interrupted: bool
+    ) -> tuple[Tuner, Partition, list[Kernel]]:
+        """The tasks that the module has, and a kernel for each: the best that was found within the budget."""
+        config, search, verification = self.config, self.config.search, self.config.verification
         budget = Budget(
             search.trials, search.seconds, search.batch, search.trials_per_task, search.patience, search.min_gain,
             search.candidates, config.measurement.finalists, config.measurement.rounds,
@@ -160,27 +211,30 @@ class Run:
         runner = self._part(Runner, config.measurement.runner, "measurement.runner", target=target)
         with builder, runner, _progress(search.trials, search.seconds) as progress:
             tuner = Tuner(
-                states, builder=builder, runner=runner, store=store,
+                both.states, builder=builder, runner=runner, store=store,
                 strategy=self._part(Strategy, search.strategy, "search.strategy"),
                 cost=self._part(CostModel, config.cost_model, "cost_model", seed=config.seed), budget=budget,
                 reference=lambda task: task_reference(
                     task, stream(config.seed, f"inputs/{task.key}"), rounds=verification.random_inputs,
                     hostile=verification.hostile, factor=verification.tolerance_factor),
                 target_key=fingerprint(config.target.resolve()), version=self.compiler, seed=config.seed,
-                report=_shown(progress) if config.report.progress else _silent,
+                report=_shown(progress) if config.report.progress else _silent, whole=both.seconds,
             )  # fmt: skip
             if config.store.resume:
                 tuner.resume()
-            tuner.run()
+            if interrupted:
+                tuner.interrupted = True
+            else:
+                tuner.run()
             tuner.ensure()
             tuner.finish()
-            kernels = [self._kernel(tuner, number) for number in range(len(tuner.states))]
+            parts, states = both.decided()
+            kernels = [self._kernel(tuner, state) for state in states]
         if config.codegen.keep:
-            self._keep(tuner, target)
-        return tuner, kernels
+            self._keep(states, target)
+        return tuner, parts, kernels
 
-    def _kernel(self, tuner: Tuner, number: int) -> Kernel:
-        state = tuner.states[number]
+    def _kernel(self, tuner: Tuner, state: TaskState) -> Kernel:
         kernel = tuner.kernel(state)
         if kernel is None:
             raise PipelineError(
@@ -192,11 +246,11 @@ class Run:
             )
         return kernel
 
-    def _keep(self, tuner: Tuner, target: Target) -> None:
+    def _keep(self, states: Sequence[TaskState], target: Target) -> None:
         """The IR and the assembly of the chosen kernels, for people."""
         folder = self.folder / "kernels"
         folder.mkdir(exist_ok=True)
-        for number, state in enumerate(tuner.states):
+        for number, state in enumerate(states):
             best = state.history.best()
             if best is None:
                 continue
@@ -265,23 +319,24 @@ class Run:
     # ------------------------------------------------------------------ report
 
     def _summary(
-        self, workload: Workload, model: Graph, target: Target, peak: Peak, tuner: Tuner, verification: Verification,
-        latency: Sequence[float], peers: dict[str, PeerSummary], artifact: Path,
+        self, workload: Workload, model: Graph, target: Target, peak: Peak, tuner: Tuner, both: Contest,
+        outcome: Outcome, verification: Verification, latency: Sequence[float], peers: dict[str, PeerSummary],
+        artifact: Path,
     ) -> Summary:  # fmt: skip
         failed: Counter[str] = Counter()
         for state in tuner.states:
             failed.update(state.failures)
         error = verification.max_error
         measured = Latency.of(list(latency))
-        # what the module would take with the first kernel of each task
-        gained = sum(s.weight * ((s.first_seconds or s.best) - s.best) for s in tuner.states)
+        _, used = both.decided()
         status: Literal["complete", "interrupted"] = "interrupted" if tuner.interrupted else "complete"
         return Summary(
             workload=workload.describe(), target=target.name, seed=self.config.seed,
             status=status if verification.verified else "failed", verified=verification.verified,
             max_error=MaxError(absolute=error.absolute, relative=error.relative, tolerance=error.tolerance),
             latency_ms=measured, predicted=False,
-            untuned_ms=measured.median + gained * 1e3,
+            # what the module would take with the first kernel of each task
+            untuned_ms=measured.median + (tuner.untuned - tuner.total) * 1e3,
             roofline_ms=max(flops(model) / peak.gflops, traffic(model) / peak.bandwidth_gbs) / 1e6,
             tuning_seconds=tuner.tuning_seconds, trials=tuner.trials, invalid_candidates=tuner.invalid,
             failed_candidates=dict(failed),
@@ -290,8 +345,9 @@ class Run:
                     name=s.task.name, weight=s.weight, flops=s.task.flops, bytes=s.task.traffic,
                     latency_ms=s.best * 1e3, roofline_ms=s.roofline * 1e3, sketches=len(s.traces),
                     trials=s.trials + s.resumed, best_at_trial=s.best_at,
-                ) for s in tuner.states
+                ) for s in used
             ),
+            superopt=superopt_summary(outcome, both) if self.config.superopt.enabled else None,
             peers=peers,
             machine=Machine(cpu=target.name, cores=target.cores, vector_bits=target.vector_bits,
                             peak_gflops=peak.gflops, bandwidth_gbs=peak.bandwidth_gbs),
@@ -348,8 +404,9 @@ def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10,
     return samples
 
 
-def _progress(trials: int | None, seconds: float | None) -> Progress:
-    return Progress(sys.stderr, trials=trials, seconds=seconds, columns=shutil.get_terminal_size((100, 24)).columns)
+def _progress(trials: int | None, seconds: float | None, unit: str = "trials") -> Progress:
+    columns = shutil.get_terminal_size((100, 24)).columns
+    return Progress(sys.stderr, trials=trials, seconds=seconds, columns=columns, unit=unit)
 
 
 def _shown(progress: Progress) -> Callable[[Report], None]:

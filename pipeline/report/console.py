@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from pipeline.report.summary import PeerSummary, Summary, TaskSummary
+from pipeline.report.superopt_report import subprogram_lines
 
 _LINE_SECONDS = 10.0
 _DRAW_SECONDS = 0.1
@@ -21,6 +22,7 @@ class Progress:
 
     stream           where it is shown; None: nowhere
     trials, seconds  the budget; what is None has no limit
+    unit             what is counted
     """
 
     def __init__(
@@ -31,11 +33,12 @@ class Progress:
         seconds: float | None = None,
         terminal: bool | None = None,
         columns: int = 100,
+        unit: str = "trials",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream, self._trials, self._seconds, self._columns = stream, trials, seconds, columns
         self._terminal = (stream is not None and stream.isatty()) if terminal is None else terminal
-        self._clock = clock
+        self._clock, self._unit = clock, unit
         self._start = self._drawn = clock()
         self._done, self._text, self._shown, self._width = 0, "", False, 0
 
@@ -44,7 +47,7 @@ class Progress:
     ) -> None:
         """Trials that have ended, the best time of the model so far, and what is being searched."""
         self._done = done
-        parts = [f"{done} trials" if self._trials is None else f"{done}/{self._trials} trials"]
+        parts = [f"{done} {self._unit}" if self._trials is None else f"{done}/{self._trials} {self._unit}"]
         if best_ms is not None:
             gain = f" ({untuned_ms / best_ms:.2f}x)" if untuned_ms and best_ms > 0 else ""
             parts.append(f"best {duration(best_ms / 1e3)}{gain}")
@@ -144,6 +147,8 @@ def duration(seconds: float) -> str:
 def summary_lines(summary: Summary) -> list[str]:
     """The end of a run: the tasks, the peers, and the result in a few lines."""
     lines = ["", *task_table(summary.tasks), ""]
+    if fused := subprogram_lines(summary.superopt):
+        lines += [*fused, ""]
     if summary.peers:
         ours = None if summary.latency_ms is None else summary.latency_ms.median
         lines += [*peer_table(summary.peers, ours), ""]

@@ -80,9 +80,70 @@ class Machine(_Part):
     bandwidth_gbs: float | None
 
 
+class MuGraphSummary(_Part):
+    """A µGraph that was proven to compute a subprogram.
+
+    text          of the µGraph, as it parses back
+    predicted_ms  by the roofline model that ranks them
+    tests         over finite fields that it passed; `bound` is on the probability that one wrong element passes them,
+                  under the assumptions
+    full          a test at the full extents was passed too
+    sketches      of it that were tuned, over so many trials
+    latency_ms    of its best candidate as measured; None where none was
+    """
+
+    text: str
+    predicted_ms: float
+    tests: int
+    bound: float
+    assumptions: tuple[str, ...]
+    full: bool
+    sketches: int
+    trials: int
+    latency_ms: float | None
+
+
+class SubprogramSummary(_Part):
+    """A part of the model for which a fused kernel was looked for.
+
+    uses            how often the model has it; chosen_uses: in how many of these places the fused kernel is used
+    specification   its text
+    search_seconds  that the search took, in an earlier run where `known`; None: it was not searched
+    complete        all was enumerated
+    statistics      of the search: enumerated, pruned by each method, proven
+    fused_ms        of the best fused kernel
+    ordinary_ms     of the tasks that fall away where it is used, for one use
+    chosen          the fused kernel is in the module
+    reason          why it is or is not
+    """
+
+    name: str
+    uses: int
+    chosen_uses: int
+    specification: str
+    search_seconds: float | None
+    known: bool
+    complete: bool
+    statistics: dict[str, int]
+    graphs: tuple[MuGraphSummary, ...]
+    fused_ms: float | None
+    ordinary_ms: float | None
+    chosen: bool
+    reason: str
+
+
+class SuperoptSummary(_Part):
+    """What the superoptimizer did. seconds: of the whole search · gained_ms: by what it found, of the kernels alone."""
+
+    seconds: float
+    gained_ms: float | None
+    subprograms: tuple[SubprogramSummary, ...]
+
+
 class Summary(_Part):
     """summary.json. latency_ms is None where the run did not get as far as measuring the module.
 
+    superopt     None where it was off
     roofline_ms  of the whole model in one piece: its arithmetic at the measured peak, or its inputs, constants and
                  outputs, each moved once, at the measured bandwidth, whichever takes longer
     """
@@ -102,6 +163,7 @@ class Summary(_Part):
     invalid_candidates: int
     failed_candidates: dict[str, int]
     tasks: tuple[TaskSummary, ...]
+    superopt: SuperoptSummary | None = None
     peers: dict[str, PeerSummary]
     machine: Machine
     versions: dict[str, str]

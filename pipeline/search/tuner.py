@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import statistics
 import time
 from collections import Counter
@@ -48,6 +49,8 @@ class Budget:
 class TaskState:
     """One task while it is tuned.
 
+    traces     what tells its sketches apart in the store
+    optional   the module can do without it: another way to compute what other tasks do
     measured   samples of this run by candidate, in order
     resumed    how many of its observations come from the store
     """
@@ -57,6 +60,7 @@ class TaskState:
     roofline: float
     history: History
     traces: tuple[str, ...]
+    optional: bool = False
     bests: list[float] = field(default_factory=list)
     kernels: dict[tuple[int, tuple[int, ...]], tuple[float, Built]] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
@@ -102,9 +106,11 @@ class Tuner:
         self, states: Sequence[TaskState], *, builder: Builder, runner: Runner, store: Store | None,
         strategy: Strategy, cost: CostModel, budget: Budget, reference: Callable[[Task], Reference],
         target_key: str, version: str, seed: int, clock: Callable[[], float] = time.monotonic,
-        report: Callable[[Report], None] = lambda _: None,
+        report: Callable[[Report], None] = lambda _: None, whole: Callable[[Sequence[float]], float] | None = None,
     ) -> None:  # fmt: skip
+        """whole: the seconds of the module, given those of each task; else all tasks are used, by their weights."""
         self.states = list(states)
+        self._whole = self._sum if whole is None else whole
         self._builder, self._runner, self._store = builder, runner, store
         self._strategy, self._cost, self._budget = strategy, cost, budget
         self._make_reference, self._references = reference, dict[str, Reference]()
@@ -165,6 +171,21 @@ class Tuner:
     def elapsed(self) -> float:
         return self._clock() - self._start
 
+    @property
+    def total(self) -> float:
+        """Seconds of the module with the best kernels, infinite while it has none."""
+        return self._whole([state.best for state in self.states])
+
+    @property
+    def untuned(self) -> float:
+        """Seconds of the module with the first kernel of each task that it needs."""
+        return self._whole([
+            float("inf") if s.optional else s.best if s.first_seconds is None else s.first_seconds for s in self.states
+        ])  # fmt: skip
+
+    def _sum(self, seconds: Sequence[float]) -> float:
+        return sum(state.weight * one for state, one in zip(self.states, seconds, strict=True))
+
     def finish(self) -> None:
         """Measures the fastest few of each task again, in turns, so that one lucky sample decides nothing."""
         for state in self.states:
@@ -189,7 +210,7 @@ class Tuner:
     def ensure(self) -> None:
         """Every task without a working kernel gets its first candidates measured, whatever the budget says."""
         for number, state in enumerate(self.states):
-            attempts = 0
+            attempts = 4 if state.optional else 0
             while state.history.best() is None and attempts < 4 and not state.exhausted:
                 attempts += 1
                 self._batch(number, count=4)
@@ -207,6 +228,8 @@ class Tuner:
             if not state.exhausted
             and (budget.trials_per_task is None or state.trials + state.resumed < budget.trials_per_task)
         ]  # fmt: skip
+        if any(not self.states[i].bests and not self.states[i].optional for i in open_):
+            open_ = [i for i in open_ if not self.states[i].optional]  # what the module needs comes first
         return choose([state.progress() for state in self.states], open_, budget.patience, budget.min_gain)
 
     def _spent(self) -> int:
@@ -233,11 +256,9 @@ class Tuner:
         self._take(state, candidates, built, results)
         self._cost.learn(state.history)
         state.bests.append(state.best)
-        sums = [s.weight * s.best for s in self.states]
-        total = sum(sums) if all(value != float("inf") for value in sums) else None
-        firsts = [s.weight * (s.first_seconds or s.best) for s in self.states]
-        untuned = sum(firsts) if total is not None else None
-        self._report(Report(self.trials, self.elapsed(), total, untuned, state.task.name))
+        total = self.total
+        untuned = self.untuned if total != float("inf") else None
+        self._report(Report(self.trials, self.elapsed(), None if untuned is None else total, untuned, state.task.name))
 
     def _valid(self, state: TaskState, candidate: Candidate) -> bool:
         """What breaks a constraint is counted and dropped: there should be none."""
@@ -335,13 +356,26 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
 
-def make_state(task: Task, weight: int, sketches: Sequence[Sketch], target: Target) -> TaskState:
-    """A task before it is tuned."""
+def make_state(
+    task: Task, weight: int, sketches: Sequence[Sketch], target: Target, *, begins: Sequence[str] = (),
+    optional: bool = False,
+) -> TaskState:  # fmt: skip
+    """A task before it is tuned.
+
+    begins  for each sketch the key of what its trace begins from; "": the program that the task is lowered to
+    """
     spaces = tuple(SketchSpace(number, sketch, target) for number, sketch in enumerate(sketches))
     work = task.flops / (target.peak_gflops() * 1e9)
     moved = task.traffic / (target.bandwidth_gbs * 1e9)
-    return TaskState(
-        task, weight, max(work, moved), History(spaces), tuple(to_json(sketch.trace) for sketch in sketches)
+    traces = tuple(began(sketch, begin) for sketch, begin in zip(sketches, begins or [""] * len(sketches), strict=True))
+    return TaskState(task, weight, max(work, moved), History(spaces), traces, optional)
+
+
+def began(sketch: Sketch, begin: str) -> str:
+    """The trace of a sketch as JSON; one that begins from something else than its task's program says so first."""
+    trace = to_json(sketch.trace)
+    return (
+        trace if not begin else json.dumps([{"kind": "Begin", "key": begin}, *json.loads(trace)], separators=(",", ":"))
     )
 
 

@@ -62,6 +62,7 @@ KEYS = [
         "invalid_candidates",
         "failed_candidates",
         "tasks",
+        "superopt",
         "peers",
         "machine",
         "versions",

@@ -1,0 +1,128 @@
+"""The contest between the tasks of a partition and alternatives to several of them, which measured time decides."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from pipeline.ir.graph import Graph
+from pipeline.ir.target import Target
+from pipeline.schedule.sketch import Sketch
+from pipeline.search.tuner import TaskState, make_state
+from pipeline.space.partition import Instance, Partition
+from pipeline.superopt.cover import Cover, cover, narrowed
+from pipeline.superopt.stage import Alternative
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """An alternative that is tuned.
+
+    state   the number of its state
+    first   the number of the first of its sketches there; those before it are the ordinary ones of the same task
+    """
+
+    alternative: Alternative
+    state: int
+    first: int
+
+    @property
+    def inside(self) -> bool:
+        """It is another way to compute one task of the partition."""
+        return self.first > 0
+
+
+@dataclass(slots=True)
+class Contest:
+    """Tasks to be tuned: those of the partition first, then the alternatives.
+
+    fused   the uses of the alternatives; their task is the number of a state
+    """
+
+    graph: Graph
+    parts: Partition
+    states: list[TaskState]
+    fused: list[Instance] = field(default_factory=list)
+    entrants: list[Entrant] = field(default_factory=list)
+
+    def cover(self, seconds: Sequence[float]) -> Cover:
+        """The instances that take least time, given that of each state."""
+        return cover(self.graph, self.parts, self.fused, lambda task: seconds[task])
+
+    def seconds(self, seconds: Sequence[float]) -> float:
+        """Of the module."""
+        return self.cover(seconds).seconds
+
+    def chosen_uses(self) -> dict[int, int]:
+        """How many uses of each alternative are in the module, by the number of its state."""
+        made = self.cover([state.best for state in self.states])
+        return Counter(one.task for one in made.instances if self.states[one.task].optional)
+
+    def measured(self, entrant: Entrant, sketches: Sequence[int]) -> tuple[int, float]:
+        """Of some of its sketches: how many candidates were measured, and the seconds of the best."""
+        own = {entrant.first + number for number in sketches}
+        seen = [o for o in self.states[entrant.state].history.observations if o.candidate.sketch in own]
+        return len(seen), min((o.seconds for o in seen if o.seconds is not None), default=math.inf)
+
+    def fused_seconds(self, entrant: Entrant) -> float:
+        """Of its best candidate."""
+        return self.measured(entrant, range(len(entrant.alternative.sketches)))[1]
+
+    def ordinary_seconds(self, entrant: Entrant) -> float:
+        """Of what falls away where only it is used, everywhere: of one use."""
+        if entrant.inside:
+            return self.measured(entrant, range(-entrant.first, 0))[1]
+        fused = self.states[entrant.state].best
+        bests = [state.best for state in self.states]
+        without = math.fsum(bests[instance.task] for instance in self.parts.instances)
+        forced = [one for one in self.fused if one.task == entrant.state]
+        left = cover(self.graph, self.parts, forced, lambda task: 0.0 if task == entrant.state else bests[task])
+        uses = sum(1 for one in left.instances if one.task == entrant.state)
+        return (without - left.seconds) / uses if uses and math.isfinite(fused) else math.inf
+
+    def decided(self) -> tuple[Partition, list[TaskState]]:
+        """The partition that is used, and the state of each of its tasks with the weight that it has there."""
+        tasks = [state.task for state in self.states]
+        parts, used = narrowed(tasks, self.cover([state.best for state in self.states]), self.parts.aliases)
+        states = [self.states[number] for number in used]
+        for number, state in enumerate(states):
+            state.weight = parts.weight(number)
+        return parts, states
+
+
+def contest(
+    graph: Graph, parts: Partition, sketches: Sequence[Sequence[Sketch]], alternatives: Sequence[Alternative],
+    target: Target,
+) -> Contest:  # fmt: skip
+    """The tasks of a partition with their sketches, and the alternatives.
+
+    An alternative that is one task of the partition gives that task further sketches.
+    """
+    ready = [one for one in alternatives if one.sketches]
+    known = {task.key: number for number, task in enumerate(parts.tasks)}
+    more: dict[int, Alternative] = {
+        known[one.subprogram.task.key]: one for one in ready if one.subprogram.task.key in known
+    }
+    made = Contest(graph, parts, [])
+    for number, (task, own) in enumerate(zip(parts.tasks, sketches, strict=True)):
+        added = more[number].sketches if number in more else ()
+        begins = [*[""] * len(own), *(one.key for one in added)]
+        every = [*own, *(one.sketch for one in added)]
+        made.states.append(make_state(task, parts.weight(number), every, target, begins=begins))
+        if added:
+            made.entrants.append(Entrant(more[number], number, len(own)))
+    for one in ready:
+        if one.subprogram.task.key in known:
+            continue
+        number = len(made.states)
+        lowered = one.sketches
+        state = make_state(
+            one.subprogram.task, len(one.subprogram.uses), [each.sketch for each in lowered], target,
+            begins=[each.key for each in lowered], optional=True,
+        )  # fmt: skip
+        made.states.append(state)
+        made.fused += [replace(use, task=number) for use in one.subprogram.uses]
+        made.entrants.append(Entrant(one, number, 0))
+    return made

@@ -1,0 +1,195 @@
+"""The stage that looks for fused kernels: a partitioned graph into alternatives, each proven and ready to be tuned."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pipeline.errors import PipelineError
+from pipeline.ir.axiom import Axiom
+from pipeline.ir.graph import Graph, Input
+from pipeline.ir.target import Target
+from pipeline.schedule.rule import Rule
+from pipeline.schedule.sketch import Sketch
+from pipeline.space.generate import MOST, generate
+from pipeline.space.partition import Partition
+from pipeline.superopt.finding import Finding, from_json, to_json
+from pipeline.superopt.lower import lower_mugraph
+from pipeline.superopt.mugraph_text import to_text
+from pipeline.superopt.spec import Spec
+from pipeline.superopt.subprograms import Limits, Subprogram, subprograms
+
+log = logging.getLogger("pipeline")
+
+LEAST_SECONDS = 2.0  # a search that gets less is not worth its start
+
+Search = Callable[[Spec, float], Finding]  # within so many seconds
+
+
+class Axioms(Protocol):
+    """What the search may use of algebra to prune."""
+
+    @property
+    def axioms(self) -> Iterable[Axiom]: ...
+
+
+class Notes(Protocol):
+    """Texts under keys that outlive the run."""
+
+    def note(self, key: str, text: str) -> None: ...
+
+    def noted(self, key: str) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is searched and lowered.
+
+    seconds      of search in all
+    subprograms  alternatives that are tuned, at most
+    graphs       µGraphs of each that are tuned, the fastest by the model
+    version      whatever else decides over what is found: of this program, of the axioms
+    """
+
+    seconds: float
+    subprograms: int
+    graphs: int
+    limits: Limits
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A sketch of a µGraph: the sha256 of the text of that, and its number in the finding."""
+
+    sketch: Sketch
+    key: str
+    graph: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A subprogram that was searched, or why it was not.
+
+    known    the finding was in the store
+    full     the number of the µGraph that has passed a test at the full extents, too
+    reason   why there is nothing to tune; "" where there is
+    """
+
+    subprogram: Subprogram
+    finding: Finding | None
+    sketches: tuple[Lowered, ...]
+    known: bool = False
+    full: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Alternatives in the order in which they were searched, the seconds of it all, and whether it was interrupted."""
+
+    alternatives: tuple[Alternative, ...] = ()
+    seconds: float = 0.0
+    interrupted: bool = False
+
+
+def look_for_alternatives(
+    graph: Graph, parts: Partition, target: Target, rules: Sequence[Rule], effort: Effort, search: Search, notes: Notes,
+    report: Callable[[int, int, str], None] = lambda done, count, name: None,
+) -> Outcome:  # fmt: skip
+    """Searches the subprograms that promise most, until the time or the number of alternatives is reached.
+
+    Each gets a share of the time that is left, by what it promises. An interrupt ends the stage with what there is.
+    """
+    start = time.monotonic()
+    found: list[Alternative] = []
+    interrupted = False
+    waiting = list(subprograms(graph, parts, target, effort.limits))
+    count = len(waiting)
+    try:
+        while waiting:
+            one = waiting.pop(0)
+            report(count - len(waiting), count, one.task.name)
+            left = effort.seconds - (time.monotonic() - start)
+            share = one.promise / math.fsum(other.promise for other in (one, *waiting))
+            ready = sum(1 for alternative in found if alternative.sketches)
+            made = (
+                Alternative(one, None, (), reason=f"{ready} alternatives were found before it")
+                if ready >= effort.subprograms
+                else _searched(one, min(left, max(LEAST_SECONDS, share * left)), effort, target, search, notes)
+            )
+            found.append(_lowered(made, effort.graphs, rules, target) if made.finding and made.finding.graphs else made)
+            if made.finding and made.finding.interrupted:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        interrupted = True
+        log.warning("interrupted: the search for fused kernels ends here")
+    return Outcome(tuple(found), time.monotonic() - start, interrupted)
+
+
+def _searched(
+    one: Subprogram, seconds: float, effort: Effort, target: Target, search: Search, notes: Notes
+) -> Alternative:
+    """The finding for a subprogram: from the notes, or searched now and noted."""
+    key = _key(one.spec, effort, target)
+    known = _noted(notes, key)
+    if known is not None:
+        return Alternative(one, known, (), known=True, reason="" if known.graphs else known.reason)
+    if seconds <= 0:
+        return Alternative(one, None, (), reason="the time was over")
+    try:
+        finding = search(one.spec, seconds)
+    except Exception as error:  # the model can do without: a defect of the search must not cost the run
+        log.warning("the search for a fused kernel of %s has failed", one.task.name, exc_info=True)
+        return Alternative(one, None, (), reason=f"the search has failed: {type(error).__name__}: {error}")
+    if not finding.interrupted:
+        notes.note(key, to_json(finding))
+    return Alternative(one, finding, (), reason="" if finding.graphs else finding.reason)
+
+
+def _noted(notes: Notes, key: str) -> Finding | None:
+    """What an earlier run has found; a note that cannot be read is searched again."""
+    text = notes.noted(key)
+    if text is None:
+        return None
+    try:
+        return from_json(text)
+    except (ValueError, PipelineError):
+        return None
+
+
+def _key(spec: Spec, effort: Effort, target: Target) -> str:
+    """Of everything that decides over what a search finds, but the speed of the machine."""
+    machine = replace(target, clock_ghz=1.0, bandwidth_gbs=1.0)  # both are measured anew in each run
+    text = f"µGraphs\n{effort.version}\n{effort.seconds}\n{machine}\n{spec}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _lowered(made: Alternative, most: int, rules: Sequence[Rule], target: Target) -> Alternative:
+    """With the sketches of its best µGraphs; what cannot be lowered is left out, with the reason."""
+    assert made.finding is not None
+    one = made.subprogram
+    names = [node.op.name for node in one.task.graph.nodes if isinstance(node.op, Input)]
+    arguments = [names[tensor.source] for tensor in one.spec.inputs]
+    lowered: list[Lowered] = []
+    reasons: list[str] = []
+    graphs = 0
+    for number, proven in enumerate(made.finding.graphs):
+        if graphs >= most:
+            break
+        try:
+            start = lower_mugraph(one.spec, proven.graph, one.task.name, arguments, target)
+            sketches = generate(start, rules, target)
+        except PipelineError as error:
+            reasons.append(str(error))
+            continue
+        graphs += 1
+        key = hashlib.sha256(to_text(proven.graph).encode()).hexdigest()
+        lowered += [Lowered(sketch, key, number) for sketch in sketches[: max(1, MOST // most)]]
+    reason = "" if lowered else f"none of its µGraphs could be lowered: {'; '.join(dict.fromkeys(reasons))}"
+    return replace(made, sketches=tuple(lowered), reason=reason)

@@ -14,6 +14,7 @@ over some of the factors of that sum. So exp(m) and its reciprocal are *units*: 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -34,7 +35,8 @@ class Relevance:
         self.units: set[int] = set()
         self.polys: dict[int, Counter[int]] = {}
         self._index: dict[Shape, list[tuple[int, int]]] = defaultdict(list)
-        self._answers: dict[int, bool] = {}
+        self._answers: dict[int, bool | None] = {}
+        self._sums: set[int] = set()  # with an exponent
         for atom in sorted(forms.cancelled):
             self._add_unit(atom)
         self.extend(roots)
@@ -50,6 +52,7 @@ class Relevance:
             if len(self.polys) >= MANY_POLYS:
                 raise TooLarge
             self.polys[poly] = Counter(self.forms.polys[poly])
+            self._sums |= self._sums_below(self.polys[poly])
             for product in self.polys[poly]:
                 for shape in {self._shape(power) for power in self.forms.products[product].powers}:
                     self._index[shape].append((poly, product))
@@ -74,23 +77,20 @@ class Relevance:
             yield logarithm
         divisor = [(atom, -e) for atom, e in product.powers if e < 0 or e % ONE or forms.is_number((atom, e))]
         if any(e < 0 for _, e in product.powers):
-            yield from self._argument(divisor)
+            yield self._argument(divisor)
         for root in sorted({abs(e) for _, e in product.powers if e % ONE}):
             for sign in (-1, 1):
                 powers = [(atom, e) for atom, e in product.powers if abs(e) == root or forms.is_number((atom, e))]
                 whole = [(atom, e * ONE * sign // root) for atom, e in powers if e * ONE % root == 0]
-                yield from self._argument(whole)
+                yield self._argument(whole)
 
-    def _argument(self, powers: Sequence[Power]) -> Iterator[int]:
-        """A product of powers; where it is one poly, that is expanded."""
-        yield self.forms.poly((self.forms.product(0, powers),))
-        for atom, exponent in powers:
-            if self.forms.atoms[atom].kind == "poly" and exponent == ONE:
-                rest = list(powers)
-                rest.remove((atom, exponent))
-                yield self.forms.multiply(
-                    self.forms.poly((self.forms.product(0, rest),)), self.forms.atoms[atom].args[0]
-                )
+    def _argument(self, powers: Sequence[Power]) -> int:
+        """A product of powers, in which the sums without an exponent are multiplied out."""
+        forms = self.forms
+        sums = [atom for atom, exponent in powers if forms.atoms[atom].kind == "poly" and exponent == ONE]
+        rest = [(atom, exponent) for atom, exponent in powers if atom not in sums or exponent != ONE]
+        factors = [forms.atoms[atom].args[0] for atom in sums]
+        return functools.reduce(forms.multiply, factors, forms.poly((forms.product(0, rest),)))
 
     def _logarithm(self, product: Product) -> int:
         """The sum of the exponents of the exponentials in a product."""
@@ -166,12 +166,34 @@ class Relevance:
 
     # ---- the test
 
-    def contributes(self, poly: int) -> bool:
-        """Whether a value is a part of the goal, or of something equal to it."""
-        found = self._answers.get(poly)
-        if found is None:
-            found = self._answers[poly] = self._is_part(poly)
-        return found
+    def contributes(self, poly: int) -> bool | None:
+        """Whether a value is a part of the goal, or of something equal to it; None: not known."""
+        if poly not in self._answers:
+            found: bool | None = self._is_part(poly)
+            self._answers[poly] = None if not found and self._may_be_split(poly) else found
+        return self._answers[poly]
+
+    def _may_be_split(self, poly: int) -> bool:
+        """Whether a sum that is divided by, or is under a root, may be a product of sums, or a factor of one.
+
+        The form does not factor sums: 1 / ((a + b) * (c + d)) is not 1 / (a + b) * 1 / (c + d) there.
+        """
+        forms = self.forms
+        for mine in self._sums_below(forms.polys[poly]) - self._sums:
+            size = len(forms.polys[mine])
+            if any(len(forms.polys[a]) * len(forms.polys[b]) == size for a in self._sums for b in self._sums):
+                return True
+            for whole in self._sums:
+                count = len(forms.polys[whole])
+                if size < count and count % size == 0 and self._is_part(mine):
+                    return True
+        return False
+
+    def _sums_below(self, products: Iterable[int]) -> set[int]:
+        """The sums of several products that have an exponent in these products."""
+        atoms = {atom for product in products for atom, _ in self.forms.products[product].powers}
+        args = {self.forms.atoms[atom].args[0] for atom in atoms if self.forms.atoms[atom].kind == "poly"}
+        return {arg for arg in args if len(self.forms.polys[arg]) > 1}
 
     def _is_part(self, poly: int) -> bool:
         forms = self.forms

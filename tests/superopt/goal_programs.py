@@ -107,6 +107,12 @@ def moe() -> Term:
     return product(N, fn("exp", product(K, X, W)), W3)
 
 
+def two_gates() -> Term:
+    """Two divisors that are sums, which may be multiplied before the division."""
+    gates = [fn("add", Num(1.0), fn("exp", fn("neg", product(K, X, w)))) for w in (W, W2)]
+    return fn("div", fn("div", product(K, X, W), gates[0]), gates[1])
+
+
 GOALS: dict[str, Callable[[], Term]] = {
     "rmsnorm_linear": rmsnorm_linear,
     "gated_mlp": gated_mlp,
@@ -115,6 +121,7 @@ GOALS: dict[str, Callable[[], Term]] = {
     "ntrans": ntrans,
     "layer_norm_linear": layer_norm_linear,
     "moe": moe,
+    "two_gates": two_gates,
     "attention": lambda: attention(scores()),
     "attention_unsafe": lambda: attention(scores(), safe=False),
     "attention_scale": lambda: attention(scores(scale=True)),

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.errors import CodegenError
-from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, add, from_affine, loads, mul, size
+from pipeline.errors import CodegenError, listed
+from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, add, dtype_of, from_affine, loads, mul, size
 from pipeline.ir.graph import AffineMap, DType
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Alloc, Block, Buffer, Combine, Derived, Iter, Loop, Program, Seq, Stmt, sequence
@@ -30,6 +30,7 @@ from pipeline.superopt.mugraph import (
     Axis,
     BlockGraph,
     BlockNode,
+    BlockOutput,
     Concat,
     Contract,
     Fold,
@@ -134,8 +135,12 @@ class _Lowering:
     tensors: list[Tensor] = field(default_factory=list)
 
     def sketch(self, name: str) -> Sketch:
+        if len(self.graph.outputs) != 1 or self.graph.outputs[0] < len(self.graph.inputs):
+            raise cannot(name, "its result is not one tensor that a kernel makes")
         for given, tensor in zip(self.arguments, self.spec.inputs, strict=True):
             buffer = argument_name(given)
+            if tensor.dtype not in (DTYPE, "bool"):
+                raise cannot(f"input {tensor.name}", f"{tensor.dtype} is not lowered, only {DTYPE} and bool")
             role: Literal["constant", "input"] = "constant" if tensor.key is not None else "input"
             if all(known.name != buffer for known in self.buffers):
                 shape = tuple(Poly.of(n) for n in tensor.shape)
@@ -155,8 +160,7 @@ class _Lowering:
 
     def result(self, number: int) -> tuple[str, Callable[[tuple[Expr, ...]], tuple[Expr, ...]] | None]:
         """The buffer of a tensor, and where its elements lie in it; None: row by row."""
-        (output,) = self.graph.outputs
-        if number == output:
+        if number == self.graph.outputs[0]:
             shape = tuple(Poly.of(n) for n in self.spec.shape)
             self.buffers.append(Buffer(output_name(0), shape, DTYPE, "global", "output"))
             return output_name(0), _access(self.spec.store, self.spec.labels(self.spec.output))
@@ -222,6 +226,7 @@ class BlockLowering:
     values: list[Value] = field(default_factory=list)
     late: list[bool] = field(default_factory=list)  # value depends on an accumulator that leaves the loop at its depth
     uses: list[int] = field(default_factory=list)
+    depth: tuple[int, ...] = ()
     rescales: dict[int, str] = field(default_factory=dict)  # running maximum -> scratch of exp(before - now)
     pending: dict[int, Summed] = field(default_factory=dict)  # sums that only an accumulator wants
 
@@ -234,7 +239,7 @@ class BlockLowering:
         self.scratch = [[] for _ in range(levels)]
         self.find_cuts()
         self.count_uses()
-        depth = depths(block)
+        depth = self.depth = depths(block)
         for tile, tensor in zip(block.inputs, self.operands, strict=True):
             self.values.append(self.load(tile.imap, tile.fmap, tensor))
             self.late.append(False)
@@ -377,9 +382,10 @@ class BlockLowering:
         match node.op:
             case Accumulate() | RescaledSum() | Running():
                 inner = depth[node.inputs[0]]
-                into = (self.after if self.late[node.inputs[0]] else self.before)[inner]
+                known_late = any(self.late[i] and depth[i] == inner for i in node.inputs)
+                into = (self.after if known_late else self.before)[inner]
                 self.values.append(self.carried(number, node, name, inner, into))
-                self.late.append(not isinstance(node.op, Running) and inner > here)
+                self.late.append(known_late if isinstance(node.op, Running) else True)
             case _:
                 made = apply_tile_op(node.op, operands, name)
                 into = (self.after if late else self.before)[here]
@@ -419,7 +425,8 @@ class BlockLowering:
             return value
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made
-        value = self.in_place(number, made) or self.tile(name, made.dims, depth)
+        kind = dtype_of(made.read(tuple(Index(ZERO, ZERO) for _ in made.dims)))
+        value = self.in_place(number, made) or self.tile(name, made.dims, depth, dtype=kind)
         assert value.buffer is not None
         into.append(nest(name, value.buffer, made.dims, (), lambda s, _: made.read(s), _in_tile(made.dims)))
         return value
@@ -456,21 +463,27 @@ class BlockLowering:
 
     def in_place(self, number: int, made: Value) -> Value | None:
         """The tile of an operand that nobody reads later, where it has the same dimensions."""
-        position = number - len(self.block.inputs)
         at = tuple(Index(Var(f"l{d}"), Var(f"g{d}")) for d in range(len(made.dims)))
         mine = _in_tile(made.dims)(at)
-        for load in loads(made.read(at)):
-            owner = next((value for value in self.values if value.buffer == load.buffer), None)
-            if owner is None or owner.dims != made.dims or load.indices != mine or load.buffer.endswith("_acc"):
+        found = loads(made.read(at))
+        for load in found:
+            owner = next((i for i, value in enumerate(self.values) if value.buffer == load.buffer), None)
+            if owner is None or self.values[owner].dims != made.dims or load.buffer.endswith("_acc"):
                 continue
-            if not self.read_later(load.buffer, position):
-                return _scratch(load.buffer, made.dims)
+            elsewhere = any(other.buffer == load.buffer and other.indices != mine for other in found)
+            if elsewhere or self.depth[owner] != self.depth[number] or load.dtype != dtype_of(made.read(at)):
+                continue  # read at other places too, or again in the next iteration, or of another kind
+            if not self.read_later(load.buffer, number):
+                return _scratch(load.buffer, made.dims, load.dtype)
         return None
 
-    def read_later(self, buffer: str, position: int) -> bool:
-        """Is a tile read after the operator at this position, also by what is computed where it is used?"""
-        wanted = {i for node in self.block.nodes[position + 1 :] for i in node.inputs}
-        wanted |= {output.value for output in self.block.outputs}
+    def read_later(self, buffer: str, number: int) -> bool:
+        """Is a tile read after this value is made, also by what is computed where it is used?"""
+        count = len(self.block.inputs)
+        wanted = {output.value for output in self.block.outputs}
+        for other, node in enumerate(self.block.nodes, count):
+            if other > number or (other < number and self.turn(other) > self.turn(number)):
+                wanted |= {*node.inputs}
         for i in wanted & set(range(len(self.values))):
             value = self.values[i]
             if value.buffer == buffer:
@@ -484,13 +497,20 @@ class BlockLowering:
             for made in self.pending.values()
         )
 
+    def turn(self, number: int) -> int:
+        """When a node has its turn: the deeper the later before the loops further in, the earlier after them."""
+        node = self.block.nodes[number - len(self.block.inputs)]
+        depth = max((self.depth[i] for i in node.inputs), default=0)
+        late = any(self.late[i] and self.depth[i] == depth for i in node.inputs)
+        return 2 * len(self.block.loops) + 1 - depth if late else depth
+
     def sources(self, value: Value) -> set[str]:
         return {load.buffer for load in loads(value.read(tuple(Index(ZERO, ZERO) for _ in value.dims)))}
 
-    def tile(self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "") -> Value:
-        buffer = f"{name}{suffix}_tile" if not suffix else f"{name}{suffix}"
-        self.scratch[depth].append(Buffer(buffer, _kept(dims), DTYPE, "shared"))
-        return _scratch(buffer, dims)
+    def tile(self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "_tile", dtype: DType = DTYPE) -> Value:
+        buffer = f"{name}{suffix}"
+        self.scratch[depth].append(Buffer(buffer, _kept(dims), dtype, "shared"))
+        return _scratch(buffer, dims, dtype)
 
     # ------------------------------------------------------------------ accumulators
 
@@ -501,7 +521,8 @@ class BlockLowering:
         source = node.inputs[0]
         operand, made = self.values[source], self.pending.pop(source, None)
         if isinstance(op, Accumulate) and op.kind == "last":
-            if operand.buffer is None or not operand.buffer.endswith("_acc"):
+            last = self.block.nodes[source - len(self.block.inputs)].op if source >= len(self.block.inputs) else None
+            if not isinstance(last, Running) or last.level > op.level:
                 raise cannot(name, "only the last value of a running maximum is kept")
             return operand
         if isinstance(op, Accumulate) and op.kind == "concat":
@@ -523,7 +544,9 @@ class BlockLowering:
             def scaled(s: tuple[Index, ...], _: tuple[Index, ...]) -> Expr:
                 return Op("mul", (Load(buffer, store(s), DTYPE), factor.read(_aligned(s, factor.dims))), DTYPE)
 
-            into.append(nest(f"{name}_rescale", buffer, dims, (), scaled, store))
+            outer = self.depth[node.inputs[1]]  # where the maximum changes; its operand may live further in
+            rescaling = into if outer == inner else self.before[outer]
+            rescaling.append(nest(f"{name}_rescale", buffer, dims, (), scaled, store))
         if isinstance(op, Running):
             before = self.tile(name, dims, inner, "_before")
             change = self.tile(name, dims, inner, "_change")
@@ -563,6 +586,7 @@ class BlockLowering:
         for position, (output, result) in enumerate(zip(block.outputs, self.results, strict=True)):
             value = self.values[output.value]
             name = f"{self.name}_out{position}"
+            self.check_omap(name, value, output)
             stacked = [axis for axis, to in zip(block.grid, output.omap, strict=True) if to == "stack"]
             folded = [(axis, to) for axis, to in zip(block.grid, output.omap, strict=True) if to in ("sum", "max")]
             dims = tuple(dim.whole for dim in value.dims)
@@ -593,6 +617,14 @@ class BlockLowering:
         self.owner.regions.append(self.region())
         for name, parts_, final, kinds in combined:
             self.owner.regions.append(combine_parts(f"{name}_combine", parts_, final, kinds))
+
+    def check_omap(self, name: str, value: Value, output: BlockOutput) -> None:
+        """Tiles are put side by side along the dimensions that the grid cut, for elements stay where they were."""
+        for d, dim in enumerate(value.dims):
+            beside = tuple(axis.name for axis, to in zip(self.block.grid, output.omap, strict=True) if to == d)
+            if beside != dim.cut:
+                raise cannot(name, f"dimension {d} is cut by {listed(dim.cut) or 'no axis'} and put together along "
+                                   f"{listed(beside) or 'none'}")  # fmt: skip
 
     def region(self) -> Stmt:
         """The parallel loop over the grid around the nest of sequential loops around everything else."""
@@ -683,6 +715,8 @@ def apply_tile_op(op: object, operands: Sequence[Value], name: str) -> Value | S
             )
         case Squeeze(axes):
             (operand,) = operands
+            if any(operand.dims[d].base is not None for d in axes):
+                raise cannot(name, "a dimension that an axis cuts is taken out")
             kept = [d for d in range(len(operand.dims)) if d not in axes]
             zero = Index(ZERO, ZERO)
             return Value(
@@ -746,7 +780,8 @@ def nest(
         if dim.single:
             return Index(ZERO, ZERO)
         if dim.extent == Poly.of(1) and dim.base is not None:
-            iters.append(Iter(f"g{position}", dim.whole, kind, from_affine(dim.base)))
+            combined = any(name_ in over for name_, _ in dim.base.terms)
+            iters.append(Iter(f"g{position}", dim.whole, "reduce" if combined else kind, from_affine(dim.base)))
             return Index(ZERO, Var(f"g{position}"))
         loop = var or f"{name}_{position}"
         if var is None:
@@ -777,9 +812,9 @@ def _whole(tensor: Tensor) -> Value:
     return Value(dims, lambda at: tensor.read(tuple(i.whole for i in at)))
 
 
-def _scratch(buffer: str, dims: tuple[Dim, ...]) -> Value:
+def _scratch(buffer: str, dims: tuple[Dim, ...], dtype: DType = DTYPE) -> Value:
     place = _in_tile(dims)
-    return Value(dims, lambda at: Load(buffer, place(at), DTYPE), buffer)
+    return Value(dims, lambda at: Load(buffer, place(at), dtype), buffer)
 
 
 def _one() -> Dim:

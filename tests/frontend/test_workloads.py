@@ -197,6 +197,8 @@ def test_a_half_precision_convolution_is_summed_in_float32():
         ("attention", {"queries": 9, "keys": 3, "causal": True}, "a query sees no key"),
         ("gqa", {"keys": 0}, "workload.keys of gqa: the size is not positive"),
         ("mha", {"case": 2}, "0: 32,16,4096,64 · 1: 256,16,4096,64"),
+        ("gqa", {"scale": float("nan")}, "workload.scale of gqa"),
+        ("mqa", {"scale": 0.0}, "the scores cannot be scaled so"),
         ("qknorm", {"eps": -1e-6}, "workload.eps of qknorm: it is added to a mean square"),
         ("rmsnorm_linear", {"rows": -3}, "workload.rows of rmsnorm_linear: the size is not positive"),
         ("rmsnorm_linear", {"eps": float("nan")}, "workload.eps of rmsnorm_linear"),

@@ -5,9 +5,11 @@ The shapes are those of Mirage's evaluation (Wu et al., OSDI 2025).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pipeline.errors import UserError
 from pipeline.frontend.workloads.cases import choose
 from pipeline.ir.graph import DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
@@ -44,6 +46,9 @@ class HeadAttention:
         """There are no weights, so the seed changes nothing."""
         del seed
         z = self.sizes()
+        if self.scale is not None and not 0 < abs(self.scale) < math.inf:
+            raise UserError("the scores cannot be scaled so", where=f"workload.scale of {self.name}",
+                            why=f"scale {self.scale}", todo="Give a number, or null for none")  # fmt: skip
         b = GraphBuilder()
         q = b.input("q", (z["heads"], z["queries"], z["dim"]), self.dtype)
         k = b.input("k", (z["heads"], z["dim"], z["keys"]), self.dtype)

@@ -27,7 +27,9 @@ def inputs(graph: Graph, seed: int) -> dict[str, np.ndarray]:
         rng = stream(seed, f"inputs/{name}")
         if node.type.dtype in FLOATS:
             fan_in = shape[-2] if "weight" in name.lower() and len(shape) > 1 else 1
-            feeds[name] = (rng.standard_normal(shape) / math.sqrt(max(1, fan_in))).astype(dtype)
+            drawn = np.asarray(rng.standard_normal(shape))
+            drawn /= math.sqrt(max(1, fan_in))
+            feeds[name] = drawn.astype(dtype)
         elif "mask" in name.lower():
             feeds[name] = _mask(rng, shape).astype(dtype)
         elif node.type.dtype == "bool":

@@ -13,21 +13,21 @@ in a random order: an identity such as max(max(a, b), c) = max(a, max(b, c)) nee
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from pipeline.ir import graph as g
-from pipeline.ir.algebra import FloatAlgebra
-from pipeline.ir.graph import Graph, TensorType
-from pipeline.ir.graph_types import FLOATS, numpy_dtype
+from pipeline.ir.graph import Graph
+from pipeline.ir.graph_types import FLOATS
 from pipeline.superopt.fragment import beyond_fragment
 from pipeline.superopt.interpret import run_mugraph
 from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.proof import CounterExample, Proof, ResiduePair, Witness
+from pipeline.superopt.proof import CounterExample, Proof, ResiduePair
 from pipeline.superopt.shrink import shrunken
 from pipeline.superopt.spec import Spec, spec_graph
+from pipeline.superopt.witness import find_witness
 from pipeline.verification.degree_algebra import Degree, DegreeAlgebra
 from pipeline.verification.field import DrawAgain, primes
 from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Maximum, NotProvable, Residues
@@ -36,8 +36,6 @@ from pipeline.verification.graph_algebra import run_graph
 TESTS = 4
 REDRAWS = 20  # of a test whose denominators vanish, before it is given up
 SQUARE_REDRAWS = 400  # of a test whose roots must all be of squares
-CLEAR = 1e-6  # of the largest result: what float64 must differ by to be a witness
-MAGNITUDES = (1.0, 0.1, 5.0, 30.0)
 ASSUMED = {
     "exp": "exponentials of different exponents behave as independent variables",
     "root": "roots behave as variables whose square is known up to its sign",
@@ -70,7 +68,7 @@ def prove(
         return expected, run_mugraph(graph, feeds, algebra, extents)
 
     def look() -> CounterExample | None:
-        return witness(spec, graph, inputs, extents, rng)
+        return find_witness(spec, graph, inputs, extents, rng)
 
     def degree() -> int:
         algebra = DegreeAlgebra()
@@ -196,43 +194,6 @@ def _equal(tests: int, used: set[str], maximum: Maximum, degree: int) -> Proof:
     if "maximum" in used and maximum == "selection":
         told.append(SELECTED)
     return Proof("equal", tests, min(1.0, degree / q) ** tests, degree, tuple(told))
-
-
-def witness(
-    spec: Graph, graph: MuGraph, inputs: Mapping[str, TensorType], extents: Mapping[str, int] | None,
-    rng: np.random.Generator,
-) -> CounterExample | None:  # fmt: skip
-    """Random inputs for which the two clearly differ in float64, where both are finite; None if none is found."""
-    algebra = FloatAlgebra()
-    for feeds in float_feeds(inputs, rng):
-        values = {name: algebra.constant(x) for name, x in feeds.items()}
-        pairs = zip(
-            run_graph(spec, values, algebra).values(), run_mugraph(graph, values, algebra, extents), strict=False
-        )
-        for number, (want, have) in enumerate(pairs):
-            if want.shape != have.shape:
-                return CounterExample(number, (), None)
-            both = np.isfinite(want) & np.isfinite(have)
-            gap = np.where(both, abs(np.where(both, want, 0) - np.where(both, have, 0)), 0)
-            if gap.size and gap.max() > CLEAR * np.where(both, abs(want), 0).max() and gap.max() > 1e-300:
-                index = tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))
-                return CounterExample(number, index, None, Witness(feeds, float(want[index]), float(have[index])))
-    return None
-
-
-def float_feeds(inputs: Mapping[str, TensorType], rng: np.random.Generator) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs of several magnitudes, positive ones too (for roots and logarithms)."""
-    for magnitude, positive in itertools.product(MAGNITUDES, (False, True)):
-        feeds = {}
-        for name, kind in inputs.items():
-            if kind.dtype == "bool":
-                feeds[name] = rng.integers(0, 2, kind.shape).astype(bool)
-            elif kind.dtype in FLOATS:
-                x = rng.standard_normal(kind.shape) * magnitude
-                feeds[name] = abs(x) if positive else x
-            else:
-                feeds[name] = rng.integers(0, 8, kind.shape).astype(numpy_dtype(kind.dtype))
-        yield feeds
 
 
 def prove_spec(spec: Spec, graph: MuGraph, *, tests: int = TESTS, rng: np.random.Generator) -> Proof:

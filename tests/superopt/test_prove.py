@@ -14,7 +14,8 @@ from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.superopt.interpret import run_mugraph
 from pipeline.superopt.mugraph import BlockGraph, BlockNode, KernelNode, Map, MuGraph, Running
-from pipeline.superopt.prove import float_feeds, prove
+from pipeline.superopt.prove import prove
+from pipeline.superopt.witness import float_feeds
 from tests.superopt.hand_mugraphs import HAND, HandMuGraph, attention
 
 EVERY = [make() for make in HAND]

@@ -77,7 +77,7 @@ def test_a_constant_is_read_as_the_simplest_fraction_that_rounds_to_it(value: fl
 
 @given(st.floats(min_value=-(2.0**90), max_value=2.0**90, allow_nan=False, width=32))
 def test_a_constant_keeps_its_float32_value(value: float) -> None:
-    assert abs(simplest_rational(value) - Fraction(value)) <= Fraction(float(np.spacing(np.float32(value)))) / 2
+    assert abs(simplest_rational(value) - Fraction(value)) <= Fraction(float(np.spacing(np.float32(abs(value))))) / 2
 
 
 @given(st.floats(min_value=2.0**-20, max_value=2.0**20, allow_nan=False, width=32))

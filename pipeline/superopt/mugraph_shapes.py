@@ -110,12 +110,6 @@ def extent_of(axis: Axis, extents: Mapping[str, int]) -> int:
     return size
 
 
-def cuts(block: BlockGraph, tile: BlockInput, dim: int) -> tuple[tuple[Axis, bool], ...]:
-    """The axes that partition a dimension of an input, the slowest first, and whether each is a grid axis."""
-    grid = [(axis, True) for axis, at in zip(block.grid, tile.imap, strict=True) if at == dim]
-    return (*grid, *((axis, False) for axis, at in zip(block.loops, tile.fmap, strict=True) if at == dim))
-
-
 def _cut(block: BlockGraph, tile: BlockInput, shape: Shape, grid: Shape, loops: Shape) -> Shape:
     sizes = list(shape)
     axes = [*zip(block.grid, grid, tile.imap, strict=True), *zip(block.loops, loops, tile.fmap, strict=True)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -13,12 +14,16 @@ from pipeline.errors import CheckError
 from pipeline.ir.graph import Shape
 from pipeline.superopt.mugraph import (
     Accumulate,
+    BlockGraph,
     Concat,
     Contract,
     Fold,
+    Kind,
     Map,
     MuGraph,
     Op,
+    RescaledSum,
+    Running,
     Scalar,
     Squeeze,
     Transpose,
@@ -29,6 +34,7 @@ from pipeline.superopt.mugraph_operator import result_shape, wrong_operands
 
 UNARY = ("neg", "abs", "tanh", "sigmoid")
 BINARY = ("add", "sub", "mul", "max", "min")
+KINDS: tuple[Kind, ...] = ("sum", "max", "min")
 SIZES = (1, 2, 3, 4, 6, 12)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -68,6 +74,81 @@ def random_mugraph(
 def mugraphs(**options: int) -> st.SearchStrategy[RandomMuGraph]:
     """A hypothesis strategy of `random_mugraph`, with its keyword arguments."""
     return st.randoms(use_true_random=False).map(lambda rng: random_mugraph(rng, **options))  # type: ignore[arg-type]
+
+
+def mutated(graph: MuGraph, rng: random.Random) -> MuGraph:
+    """The µGraph with one part replaced by another of its kind: it may or may not be valid."""
+    places = [number for number, node in enumerate(graph.nodes) if isinstance(node.op, BlockGraph)]
+    if not places or rng.random() < 0.1:
+        number = rng.randrange(len(graph.nodes))
+        node = graph.nodes[number]
+        known = len(graph.inputs) + sum(before.results for before in graph.nodes[:number])
+        changed = replace(node, inputs=tuple(rng.randrange(known) for _ in node.inputs))
+    else:
+        number = rng.choice(places)
+        block = graph.nodes[number].op
+        assert isinstance(block, BlockGraph)
+        changed = replace(graph.nodes[number], op=_mutated_block(block, rng))
+    return replace(graph, nodes=(*graph.nodes[:number], changed, *graph.nodes[number + 1 :]))
+
+
+def _mutated_block(block: BlockGraph, rng: random.Random) -> BlockGraph:
+    def one(items: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
+        at = rng.randrange(len(items)) if items else 0
+        return (*items[:at], *(change(item) for item in items[at : at + 1]), *items[at + 1 :])
+
+    dim = rng.choice((None, 0, 0, 1, 2))
+    match rng.choice(("imap", "fmap", "omap", "operands", "operator", "output")):
+        case "imap":
+            return replace(block, inputs=one(block.inputs, lambda t: replace(t, imap=one(t.imap, lambda _: dim))))
+        case "fmap":
+            return replace(block, inputs=one(block.inputs, lambda t: replace(t, fmap=one(t.fmap, lambda _: dim))))
+        case "omap":
+            how = rng.choice((0, 1, "sum", "max", "stack"))
+            return replace(block, outputs=one(block.outputs, lambda o: replace(o, omap=one(o.omap, lambda _: how))))
+        case "output":
+            value = rng.randrange(len(block.inputs) + len(block.nodes))
+            return replace(block, outputs=one(block.outputs, lambda o: replace(o, value=value)))
+    if not block.nodes:
+        return block
+    at = rng.randrange(len(block.nodes))
+    node = block.nodes[at]
+    if rng.random() < 0.5:
+        below = len(block.inputs) + at
+        node = replace(node, inputs=tuple(rng.randrange(below) if below else 0 for _ in node.inputs))
+    else:
+        node = replace(node, op=_mutated_operator(node.op, rng))
+    return replace(block, nodes=(*block.nodes[:at], node, *block.nodes[at + 1 :]))
+
+
+def _mutated_operator(op: Op, rng: random.Random) -> Op:
+    match op:
+        case Map(fn):
+            return Map(rng.choice(UNARY if fn in UNARY else BINARY))
+        case Contract(subscripts):
+            letters = list(subscripts)
+            places = [i for i, letter in enumerate(letters) if letter.isalpha()]
+            if places:
+                letters[rng.choice(places)] = rng.choice("abcd")
+            return Contract("".join(letters))
+        case Fold(kind, axes, keep):
+            return rng.choice((Fold(kind, (axes[0] + 1,), keep), Fold(kind, axes, keep + 1), Fold("max", axes, keep)))
+        case Accumulate(kind, level, axis):
+            return rng.choice(
+                (Accumulate(kind, 1 - min(level, 1), axis), Accumulate("max", level), Running("max", level))
+            )
+        case Running(_, level):
+            return rng.choice((Running("max", 1 - min(level, 1)), Accumulate("last", level)))
+        case RescaledSum(level):
+            return RescaledSum(1 - min(level, 1))
+        case Transpose(perm):
+            return Transpose(perm[::-1])
+        case Unsqueeze(axes) | Squeeze(axes):
+            return type(op)((axes[0] + 1,))
+        case Concat(axis):
+            return Concat(axis + 1)
+        case Scalar(value):
+            return Scalar(value + 1.0)
 
 
 @dataclass
@@ -128,8 +209,7 @@ class _Maker:
             case "contract":
                 return self.apply(place, self.contraction(x, y), x, y)
             case "fold" if axes:
-                kind = rng.choice(("sum", "max", "min"))
-                return self.apply(place, Fold(kind, axes, rng.choice((1, 1, 2))), x)
+                return self.apply(place, Fold(rng.choice(KINDS), axes, rng.choice((1, 1, 2))), x)
             case "transpose" if rank > 1:
                 return self.apply(place, Transpose(tuple(rng.sample(range(rank), rank))), x)
             case "unsqueeze" if rank < 4:

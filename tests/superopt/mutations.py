@@ -332,11 +332,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for done, (some, wrong) in enumerate(pool.map(judge_many, batches), 1):
             counts += some
             defects += wrong
+            for text in wrong:
+                print(text, flush=True)
             print(f"\r{min(done * BATCH, given.count)} mutants, {len(defects)} defects", end="", file=sys.stderr)
     print(file=sys.stderr)
     for name, count in sorted(counts.items()):
         print(f"{count:8d}  {name}")
-    print("\n".join(defects) or "no defects")
+    print(f"{len(defects)} defects")
     return 1 if defects else 0
 
 

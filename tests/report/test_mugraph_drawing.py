@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import given, settings
 
 from pipeline.errors import CheckError
 from pipeline.report.mugraph_drawing import LETTER, draw_svg
+from pipeline.superopt.mirage_json import import_mirage, input_shapes, read_mirage
 from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.mugraph_builder import MuGraphBuilder
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention, split_decoding
 from tests.superopt.random_mugraphs import RandomMuGraph, mugraphs
 
+SAVED = sorted((Path(__file__).parent.parent / "superopt" / "data").glob("*.json"))
 SVG = "{http://www.w3.org/2000/svg}"
 Rectangle = tuple[float, float, float, float]
 
@@ -72,6 +75,14 @@ def test_what_an_expert_writes_is_drawn_without_overlaps(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 def test_a_random_mugraph_is_drawn_without_overlaps(made: RandomMuGraph) -> None:
     Picture(draw_svg(made.graph, made.inputs, made.extents)).check()
+
+
+@pytest.mark.parametrize("path", SAVED, ids=lambda path: path.stem)
+def test_a_saved_mugraph_of_another_system_is_drawn_without_overlaps(path: Path) -> None:
+    for saved in read_mirage(path):
+        shapes = input_shapes(saved)
+        names = [f"x{i}" for i in range(len(shapes))]
+        Picture(draw_svg(import_mirage(saved, names), dict(zip(names, shapes, strict=True)))).check()
 
 
 def test_grid_loops_maps_accumulators_and_tiles_are_said() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
 from pipeline.errors import CheckError
+from pipeline.superopt.mirage_json import import_mirage, input_shapes, read_mirage
 from pipeline.superopt.mugraph import (
     Accumulate,
     BlockGraph,
@@ -22,10 +24,13 @@ from pipeline.superopt.mugraph import (
     depths,
 )
 from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.mugraph_check import check
 from pipeline.superopt.mugraph_shapes import shapes
 from pipeline.superopt.scratch import ScratchPlan, check_scratch, live_bytes, plan_scratch
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention
 from tests.superopt.random_mugraphs import RandomMuGraph, mugraphs
+
+SAVED = sorted((Path(__file__).parent / "data").glob("*.json"))
 
 
 class Run:
@@ -170,6 +175,22 @@ def test_the_plan_of_what_an_expert_writes_needs_no_more_than_what_is_alive(name
     aligned = plan_scratch(block, tiles.tile_bytes())
     assert all(at is None or at % 64 == 0 for at in aligned.offsets)
     check_scratch(graph, found, aligned.size)
+
+
+@pytest.mark.parametrize("path", SAVED, ids=lambda path: path.stem)
+def test_a_saved_mugraph_of_another_system_runs_in_what_is_planned_for_it(path: Path) -> None:
+    for saved in read_mirage(path):
+        whole = input_shapes(saved)
+        names = [f"x{i}" for i in range(len(whole))]
+        graph = import_mirage(saved, names)
+        check(graph, {name: len(shape) for name, shape in zip(names, whole, strict=True)})
+        found = shapes(graph, dict(zip(names, whole, strict=True)))
+        for node, tiles in zip(graph.nodes, found.blocks, strict=True):
+            if isinstance(node.op, BlockGraph) and tiles is not None:
+                plan = plan_scratch(node.op, tiles.tile_bytes())
+                small = [min(size, 64) for size in tiles.tile_bytes()]
+                Run(node.op, small, plan_scratch(node.op, small, align=1), frozenset())
+                assert plan.exact and plan.size < sum(tiles.tile_bytes())
 
 
 def test_the_running_maximum_and_what_it_was_before_outlive_the_iteration() -> None:

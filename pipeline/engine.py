@@ -39,6 +39,7 @@ from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
 from pipeline.report.compare import compare, difference
 from pipeline.report.console import Progress, summary_lines
+from pipeline.report.mugraph_page import page
 from pipeline.report.peers.onnxruntime import OnnxRuntime
 from pipeline.report.peers.peer import Peer, PeerModel
 from pipeline.report.summary import Latency, Machine, MaxError, PeerSummary, Summary, TaskSummary, write_summary
@@ -130,6 +131,9 @@ class Run:
             workload, model, target, peak, tuner, both, outcome, verification, latency, peers, artifact
         )
         write_summary(summary, self.folder / "summary.json")
+        if summary.superopt is not None and summary.superopt.subprograms:
+            text = page(summary.workload, summary.superopt)
+            (self.folder / "mugraphs.html").write_text(text, encoding="utf-8")
         if self.config.report.console:
             for line in summary_lines(summary):
                 log.info("%s", line)
@@ -228,6 +232,7 @@ class Run:
                 tuner.run()
             tuner.ensure()
             tuner.finish()
+            both.confirm(stream(config.seed, "full extents"))
             parts, states = both.decided()
             kernels = [self._kernel(tuner, state) for state in states]
         if config.codegen.keep:

@@ -54,7 +54,7 @@ def _subprogram(
     uses = len(one.subprogram.uses)
     used = 0
     if entrant is not None:
-        used = uses * (fused < ordinary) if entrant.inside else chosen.get(entrant.state, 0)
+        used = uses if entrant.inside and fused < ordinary else chosen.get(entrant.state, 0)
     return SubprogramSummary(
         name=one.subprogram.task.name, uses=uses, chosen_uses=used, specification=spec_text(one.subprogram.spec),
         search_seconds=None if finding is None else finding.seconds, known=one.known,
@@ -72,10 +72,11 @@ def _graphs(
     found = []
     for number, proven in enumerate(finding.graphs):
         own = [place for place, lowered in enumerate(one.sketches) if lowered.graph == number]
+        full = None if entrant is None else contest.full.get((entrant.state, number))
         trials, seconds = (0, math.inf) if entrant is None else contest.measured(entrant, own)
         found.append(MuGraphSummary(
             text=to_text(proven.graph), predicted_ms=proven.seconds * 1e3, tests=proven.tests, bound=proven.bound,
-            assumptions=proven.assumptions, full=one.full == number, sketches=len(own), trials=trials,
+            assumptions=proven.assumptions, full=full is not None and full.equal, sketches=len(own), trials=trials,
             latency_ms=_ms(seconds),
         ))  # fmt: skip
     return tuple(found)
@@ -120,9 +121,9 @@ def subprogram_lines(summary: SuperoptSummary | None) -> list[str]:
 
 def _searched(one: SubprogramSummary) -> str:
     counted = one.statistics
-    pruned = sum(count for name, count in counted.items() if name.startswith("pruned"))
-    where = "known" if one.known else f"{one.search_seconds or 0.0:.1f} s"
-    return f"{len(one.graphs)} proven of {counted.get('topologies', 0)} enumerated, {pruned} pruned, {where}"
+    where = "known from an earlier run" if one.known else f"{one.search_seconds or 0.0:.1f} s"
+    whole = "all" if one.complete else "within the budget"
+    return f"{counted.get('topologies', 0)} programs enumerated ({whole}), {len(one.graphs)} proven, {where}"
 
 
 def _ms(seconds: float) -> float | None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from pipeline.ir.graph import Graph
 from pipeline.ir.target import Target
 from pipeline.schedule.sketch import Sketch
+from pipeline.search.candidates import Observation
 from pipeline.search.tuner import TaskState, make_state
 from pipeline.space.partition import Instance, Partition
 from pipeline.superopt.cover import Cover, cover, narrowed
+from pipeline.superopt.full_proof import full_proof
+from pipeline.superopt.proof import Proof
 from pipeline.superopt.stage import Alternative
+
+log = logging.getLogger("pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,7 @@ class Contest:
     """Tasks to be tuned: those of the partition first, then the alternatives.
 
     fused   the uses of the alternatives; their task is the number of a state
+    full    for each µGraph that was tested at its full extents the verdict, by the number of its state and its own
     """
 
     graph: Graph
@@ -46,6 +55,7 @@ class Contest:
     states: list[TaskState]
     fused: list[Instance] = field(default_factory=list)
     entrants: list[Entrant] = field(default_factory=list)
+    full: dict[tuple[int, int], Proof] = field(default_factory=dict)
 
     def cover(self, seconds: Sequence[float]) -> Cover:
         """The instances that take least time, given that of each state."""
@@ -59,6 +69,37 @@ class Contest:
         """How many uses of each alternative are in the module, by the number of its state."""
         made = self.cover([state.best for state in self.states])
         return Counter(one.task for one in made.instances if self.states[one.task].optional)
+
+    def winners(self) -> list[tuple[Entrant, int]]:
+        """The alternatives that are in the module, each with the number of the µGraph that its kernel comes from."""
+        used = self.chosen_uses()
+        found = []
+        for entrant in self.entrants:
+            best = self.states[entrant.state].history.best()
+            sketch = -1 if best is None else best.candidate.sketch - entrant.first
+            if sketch >= 0 and (entrant.inside or used.get(entrant.state, 0)):
+                found.append((entrant, entrant.alternative.sketches[sketch].graph))
+        return found
+
+    def confirm(self, rng: np.random.Generator) -> None:
+        """Tests each winner at its full extents; one that is different leaves, and the next best is looked at."""
+        while waiting := [(e, graph) for e, graph in self.winners() if (e.state, graph) not in self.full]:
+            for entrant, graph in waiting:
+                one = entrant.alternative
+                assert one.finding is not None
+                proof = full_proof(one.subprogram.spec, one.finding.graphs[graph], rng)
+                self.full[entrant.state, graph] = proof
+                if proof.verdict == "different":
+                    log.error("a µGraph of %s is refused at its full extents: %s", one.subprogram.task.name, proof)
+                    self.refuse(entrant, graph)
+
+    def refuse(self, entrant: Entrant, graph: int) -> None:
+        """All that was measured of a µGraph counts as failed."""
+        history = self.states[entrant.state].history
+        for place, seen in enumerate(history.observations):
+            sketch = seen.candidate.sketch - entrant.first
+            if sketch >= 0 and entrant.alternative.sketches[sketch].graph == graph:
+                history.observations[place] = Observation(seen.candidate, None)
 
     def measured(self, entrant: Entrant, sketches: Sequence[int]) -> tuple[int, float]:
         """Of some of its sketches: how many candidates were measured, and the seconds of the best."""

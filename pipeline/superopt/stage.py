@@ -77,7 +77,6 @@ class Alternative:
     """A subprogram that was searched, or why it was not.
 
     known    the finding was in the store
-    full     the number of the µGraph that has passed a test at the full extents, too
     reason   why there is nothing to tune; "" where there is
     """
 
@@ -85,7 +84,6 @@ class Alternative:
     finding: Finding | None
     sketches: tuple[Lowered, ...]
     known: bool = False
-    full: int | None = None
     reason: str = ""
 
 

@@ -38,6 +38,8 @@ from pipeline.superopt.normal_form import COMMUTATIVE, ONE, Forms, Power, TooLar
 from pipeline.superopt.term import App, Leaf, Num, Reduced, Term
 
 MANY_VARIANTS = 256
+MANY_REWRITTEN = 4096
+DEEP = 24  # functions in functions
 SPLIT = 6  # powers or products that are shared out among variables in all ways
 Bindings = Mapping[str, int]  # of variables to polys; of sets to bits
 
@@ -114,15 +116,15 @@ def _direction(axiom: Axiom) -> Rewrite | None:
 
 def variants(forms: Forms, roots: Iterable[int], rewrites: Sequence[Rewrite]) -> tuple[dict[int, set[int]], bool]:
     """Everything that each poly can be rewritten to, itself too; and whether that is all of it."""
+    rewriter = _Rewriter(forms, rewrites)
     found: dict[int, set[int]] = {}
     whole = True
     for root in roots:
         known = found[root] = {root}
         todo = [root]
         while todo:
-            poly = todo.pop()
             try:
-                for other in _rewritten(forms, poly, rewrites):
+                for other in rewriter.rewritten(todo.pop()):
                     if other not in known:
                         if len(known) >= MANY_VARIANTS:
                             raise TooLarge
@@ -134,38 +136,57 @@ def variants(forms: Forms, roots: Iterable[int], rewrites: Sequence[Rewrite]) ->
     return found, whole
 
 
-def _rewritten(forms: Forms, poly: int, rewrites: Sequence[Rewrite]) -> Iterator[int]:
-    """A poly with one place rewritten, in every way."""
-    for number in set(forms.polys[poly]):
-        product = forms.products[number]
-        others = list(forms.polys[poly])
-        others.remove(number)
-        for rest, new in _in_product(forms, product.powers, rewrites):
-            whole = forms.multiply(forms.poly((forms.product(0, rest),)), new)
-            yield forms.add(forms.reduced("sum", product.binds, whole), forms.poly(others))
+class _Rewriter:
+    """Applies rewrites anywhere in polys."""
 
+    def __init__(self, forms: Forms, rewrites: Sequence[Rewrite]) -> None:
+        self._forms = forms
+        self._rewrites = rewrites
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._depth = 0
 
-def _in_product(
-    forms: Forms, powers: Sequence[Power], rewrites: Sequence[Rewrite]
-) -> Iterator[tuple[list[Power], int]]:
-    """Powers that stay, and what the others become."""
-    for rewrite in rewrites:
-        for bound, left in _Matcher(forms, rewrite).some(rewrite.powers, powers, {}):
-            yield left, _built(forms, rewrite.right, bound)
-    for atom, exponent in dict.fromkeys(powers):
-        rest = list(powers)
-        rest.remove((atom, exponent))
-        known = forms.atoms[atom]
-        for at, arg in enumerate(known.args):
-            for new in _rewritten(forms, arg, rewrites):
-                args = [*known.args[:at], new, *known.args[at + 1 :]]
-                if known.kind == "poly":
-                    made = args[0]
-                elif known.kind == "app":
-                    made = forms.apply(str(known.head), args)
-                else:
-                    made = forms.reduced(known.kind, mask_of(known.vars), args[0])
-                yield rest, forms.power(made, exponent)
+    def rewritten(self, poly: int) -> tuple[int, ...]:
+        """A poly with one place rewritten, in every way."""
+        if poly not in self._known:
+            if self._depth > DEEP or len(self._known) > MANY_REWRITTEN:
+                raise TooLarge
+            self._depth += 1
+            try:
+                self._known[poly] = tuple(dict.fromkeys(self._in_poly(poly)))
+            finally:
+                self._depth -= 1
+        return self._known[poly]
+
+    def _in_poly(self, poly: int) -> Iterator[int]:
+        forms = self._forms
+        for number in dict.fromkeys(forms.polys[poly]):
+            product = forms.products[number]
+            others = list(forms.polys[poly])
+            others.remove(number)
+            for rest, new in self._in_product(product.powers):
+                whole = forms.multiply(forms.poly((forms.product(0, rest),)), new)
+                yield forms.add(forms.reduced("sum", product.binds, whole), forms.poly(others))
+
+    def _in_product(self, powers: Sequence[Power]) -> Iterator[tuple[list[Power], int]]:
+        """Powers that stay, and what the others become."""
+        forms = self._forms
+        for rewrite in self._rewrites:
+            for bound, left in _Matcher(forms, rewrite).some(rewrite.powers, powers, {}):
+                yield left, _built(forms, rewrite.right, bound)
+        for atom, exponent in dict.fromkeys(powers):
+            rest = list(powers)
+            rest.remove((atom, exponent))
+            known = forms.atoms[atom]
+            for at, arg in enumerate(known.args):
+                for new in self.rewritten(arg):
+                    args = [*known.args[:at], new, *known.args[at + 1 :]]
+                    if known.kind == "poly":
+                        made = args[0]
+                    elif known.kind == "app":
+                        made = forms.apply(str(known.head), args)
+                    else:
+                        made = forms.reduced(known.kind, mask_of(known.vars), args[0])
+                    yield rest, forms.power(made, exponent)
 
 
 def _built(forms: Forms, pattern: Pattern, bound: Bindings) -> int:

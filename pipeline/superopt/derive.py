@@ -18,7 +18,7 @@ from pipeline.superopt.labelled import Handed, Maker
 from pipeline.superopt.statistics import Statistics
 
 HANDOVER = 3e4  # issue slots of a second kernel
-ALIKE = 0.005  # costs that differ by less: the one of which more is made is taken up first
+ALIKE = 0.00002  # costs that differ by less: the one of which more is made is taken up first
 PATIENCE = 3000  # partial programs since the last whole one
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from pipeline.ir.target import Target
 from pipeline.superopt.assemble import assemble
-from pipeline.superopt.cost import BARRIER, SCRATCH_SHARE, Estimate, estimate
+from pipeline.superopt.cost import BARRIER, L3_BYTES_PER_CYCLE, SCRATCH_SHARE, Estimate, estimate
 from pipeline.superopt.derive import derivations, needed
 from pipeline.superopt.enumerate import Limits, Oracle, Table, Unlucky, Vocabulary
 from pipeline.superopt.fingerprint import Point
@@ -90,17 +91,40 @@ def least_seconds(spec: Spec, target: Target, roles: Roles | None = None) -> flo
     cores = target.cores
     if roles is not None:
         cores = min(cores, math.prod(spec.extents[label] for label in roles.grid))
-    work = 0.0
-    for node in spec.nodes:
-        if isinstance(node.op, Product):
-            work += 2.0 * math.prod(spec.extents[label] for label in {*node.labels, *node.op.over})
     whole = sum(math.prod(shape) for shape in shapes(spec).values())
     moved = ITEM * (whole + math.prod(spec.extents[label] for label in spec.labels(spec.output)))
     last = max((cache.size for cache in target.caches), default=0)
     memory = moved / (target.bandwidth_gbs * 1e9) if moved > last else 0.0
-    peak = target.peak_gflops(ITEM) * 1e9 * cores / target.cores
     split = roles is not None and any(label in summed_labels(spec) for label in roles.grid)
-    return max(work / peak, memory) + (1.5 if split else 1.0) * BARRIER
+    return max(work_seconds(spec, target) * target.cores / cores, memory) + (1.5 if split else 1.0) * BARRIER
+
+
+def likely_seconds(spec: Spec, target: Target, roles: Roles) -> float:
+    """What a program with these roles may take: `least_seconds`, and the inputs read by every core that shares them."""
+    grid = roles.grid
+    cores = [1 << i for i in range(target.cores.bit_length())]
+    best = math.inf
+    for pieces in itertools.product(cores, repeat=len(grid)):
+        busy = math.prod(pieces)
+        if busy > target.cores or any(n > spec.extents[label] for n, label in zip(pieces, grid, strict=True)):
+            continue
+        moved = 0.0
+        for tensor in spec.inputs:
+            again = math.prod(n for n, label in zip(pieces, grid, strict=True) if label not in tensor.labels)
+            moved += ITEM * math.prod(spec.extents[label] for label in tensor.labels) * again
+        reading = moved / (L3_BYTES_PER_CYCLE * target.clock_ghz * 1e9 * busy)
+        working = work_seconds(spec, target) * target.cores / busy
+        best = min(best, max(reading, working))
+    return max(best, least_seconds(spec, target, roles))
+
+
+def work_seconds(spec: Spec, target: Target) -> float:
+    """Of the multiply-adds of its products, on all cores."""
+    work = 0.0
+    for node in spec.nodes:
+        if isinstance(node.op, Product):
+            work += 2.0 * math.prod(spec.extents[label] for label in {*node.labels, *node.op.over})
+    return work / (target.peak_gflops(ITEM) * 1e9)
 
 
 def explore(spec: Spec, roles: Roles, target: Target, goals: Goals, statistics: Statistics, *, seed: int, most: int,
@@ -151,8 +175,8 @@ def _programs(table: Table, statistics: Statistics, most: int, deadline: float) 
 def ranked(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Different ones, the fastest first; what the model can hardly tell apart in the order of freedom and of size.
 
-    A kernel with a loop is better by 0.2 % (tuning decides its extent, one included), with two by half of that; tiles put
-    side by side are worse by 2 %, a kernel more and a sum over the grid by 1 %, and a longer text by a little.
+    A kernel with a loop is better by 0.2 % (tuning decides its extent, one included), with two by half of that; tiles
+    put side by side are worse by 2 %, a kernel more and a sum over the grid by 1 %, and a longer text by a little.
     """
     best: dict[str, Candidate] = {}
     for candidate in candidates:

@@ -17,6 +17,8 @@ from pipeline.superopt.roles import Roles
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.statistics import Statistics
 
+FILLING = 0.7  # share of the seconds of a job for its table of values; the rest is for programs
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -25,6 +27,7 @@ class Job:
     number   of the specification among all that a search looks at
     most     programs that are wanted
     foreign, values, unknown   see `Limits`
+    seconds  that it may take
     """
 
     number: int
@@ -33,6 +36,7 @@ class Job:
     foreign: int
     values: int
     unknown: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,9 @@ class Alone:
             return self._oracles[key]
 
         statistics = Statistics()
-        limits = Limits(job.foreign, job.values, job.unknown, deadline)
+        begin = time.monotonic()
+        deadline = min(deadline, begin + job.seconds)
+        limits = Limits(job.foreign, job.values, job.unknown, begin + FILLING * (deadline - begin))
         found, exhausted = explore(
             self.specs[job.number], job.roles, self.target, oracle, statistics,
             seed=self.seed, most=job.most, deadline=deadline, limits=limits,

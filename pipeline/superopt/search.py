@@ -1,9 +1,10 @@
 """The superoptimizer: from a specification to different proven µGraphs, best first, within a budget in seconds.
 
-Assignments of roles are explored in the order of their roofline bounds, in passes that go further and further away
-from the specification. The specification is also cut in two (and in three), and the parts explored alike; a program
-is then one kernel (two, where a sum is split over the grid) for each part. What cannot be better than the best so far
-by a tenth is not explored. Whenever the budget ends, or an interrupt comes, what was found counts.
+Assignments of roles are explored in the order of their roofline bounds, in rounds that go further and further away
+from the specification; the next round of the first ones begins before the last ones had their first. The specification
+is also cut in two (and in three), and the parts explored alike; a program is then one kernel (two, where a sum is split
+over the grid) for each part. What cannot be better than the best so far is not explored, in later rounds what cannot be
+by a tenth. Whenever the budget ends, or an interrupt comes, what was found counts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from pipeline.ir.target import Target
 from pipeline.superopt.cost import Estimate, estimate
 from pipeline.superopt.cut import Cut, cuts, join
-from pipeline.superopt.explore import Candidate, Goals, least_seconds, ranked, shapes
+from pipeline.superopt.explore import Candidate, Goals, least_seconds, likely_seconds, ranked, shapes
 from pipeline.superopt.explorers import Alone, Explorers, Job, Report, Team
 from pipeline.superopt.goal import Goal
 from pipeline.superopt.mugraph import MuGraph, block_graphs
@@ -33,11 +34,14 @@ from pipeline.superopt.statistics import Statistics
 
 KEPT = 8  # programs that are proven
 CUTS = 2  # of a specification into parts
-PASSES = ((1, 1000, 4), (2, 1500, 8), (4, 2000, 8), (99, 4000, 16))  # steps away, values, programs of an assignment
+ROUNDS = ((0, 1000, 2), (1, 1000, 4), (2, 1500, 8), (4, 2000, 8), (99, 4000, 16))  # steps away, values, programs
+SHARES = (0.05, 0.1, 0.2, 0.4, 0.6)  # of the budget, for one assignment in each round
 ALIKE = 2  # programs with the same kernels, grids and loops that are kept
-BETTER = 1.1  # what is no better than by this is not looked for
-AHEAD = 4  # assignments of a specification that are explored before the first ones of its parts
+BETTER = (1.0, 1.0, 1.1, 1.1, 1.1)  # by round: what is no better than by this is not looked for
+AHEAD, NEXT = 4, 2  # assignments that are explored before the first ones of the parts, and of the next round
+GAIN = 0.99  # of the seconds of the best, from which on a program counts as progress
 PROVING = 0.2  # share of the budget that is kept for proofs
+Turn = tuple[int, int, int, Roles]  # when, the number of a specification, the round, an assignment
 ALONE_SECONDS = 4.0  # a smaller budget is not worth starting processes
 
 
@@ -71,7 +75,8 @@ class Found:
 
 
 def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: int = 0, workers: int = 1,
-                  goals: Goals = Goal.of, most: int = KEPT, tests: int = TESTS) -> Found:  # fmt: skip
+                  goals: Goals = Goal.of, most: int = KEPT, tests: int = TESTS,
+                  patience: int | None = None) -> Found:  # fmt: skip
     """Up to `most` proven µGraphs of a specification.
 
     seconds  the budget; proofs of what was found may take a fifth more
@@ -79,9 +84,10 @@ def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: in
     workers  processes
     goals    makes the oracle that prunes what cannot contribute
     tests    over finite fields that a program must pass
+    patience assignments without progress, after which it ends although time is left; None: it does not
     """
     begin = time.monotonic()
-    search = _Search(spec, target, seed, begin + (1 - PROVING) * seconds)
+    search = _Search(spec, target, seed, seconds, begin + (1 - PROVING) * seconds)
     explorers: Explorers = (
         Alone(search.specs, target, goals, seed)
         if workers < 2 or seconds < ALONE_SECONDS
@@ -89,7 +95,7 @@ def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: in
     )
     interrupted = False
     try:
-        search.run(explorers)
+        search.run(explorers, patience)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -106,6 +112,7 @@ class _Search:
     whole: Spec
     target: Target
     seed: int
+    seconds: float
     deadline: float
     specs: tuple[Spec, ...] = ()
     parts: dict[int, list[tuple[Cut, int, int]]] = field(default_factory=dict)
@@ -135,31 +142,26 @@ class _Search:
         self._least = {i: least_seconds(spec, self.target) for i, spec in enumerate(self.specs)}
         self.found = {i: [] for i in range(len(self.specs))}
 
-    def run(self, explorers: Explorers) -> None:
-        """All passes, as far as the time allows."""
-        left = [
-            (number, roles)
-            for _, number, roles in sorted(
-                (
-                    (place + AHEAD * self._depth[number], number, roles)
-                    for number in range(len(self.specs))
-                    for place, roles in enumerate(self._ordered(number))
-                ),
-                key=lambda one: one[:2],
-            )
-        ]
-        for number, roles in left:
-            self.statistics.pruned_dependence += positional_maps(self.specs[number], roles) - 1
-        for foreign, values, most in PASSES:
-            done: set[tuple[int, Roles]] = set()
-            for report in explorers.run(self._jobs(left, foreign, values, most, done), self.deadline):
-                self._take(report)
-                if report.exhausted:
-                    done.add((report.job.number, report.job.roles))
-            left = [one for one in left if one not in done]
-            if not left or time.monotonic() > self.deadline:
+    def run(self, explorers: Explorers, patience: int | None) -> None:
+        """The rounds, as far as the time and the patience allow."""
+        order: list[Turn] = []
+        for number, spec in enumerate(self.specs):
+            for place, roles in enumerate(self._ordered(number)):
+                self.statistics.pruned_dependence += positional_maps(spec, roles) - 1
+                first = place + AHEAD * self._depth[number]
+                order += [(first + NEXT * turn, number, turn, roles) for turn in range(len(ROUNDS))]
+        order.sort(key=lambda one: one[:3])
+        done: set[tuple[int, Roles]] = set()
+        best, idle = math.inf, 0
+        for report in explorers.run(self._jobs(order, done), self.deadline):
+            self._take(report)
+            if report.exhausted:
+                done.add((report.job.number, report.job.roles))
+            now = self._best(0)
+            best, idle = (now, 0) if now < GAIN * best else (best, idle + 1)
+            if patience is not None and idle >= patience and best < math.inf:
                 break
-        self.exhausted = not left
+        self.exhausted = all((number, roles) in done for _, number, _, roles in order)
 
     def _ordered(self, number: int) -> list[Roles]:
         """Those that may be fastest first; loops that put tiles side by side last."""
@@ -168,39 +170,42 @@ class _Search:
 
         def rank(roles: Roles) -> tuple[object, ...]:
             looped = math.prod(spec.extents[label] for label in roles.loops)
-            seconds = float(f"{least_seconds(spec, self.target, roles):.2g}")
+            seconds = float(f"{likely_seconds(spec, self.target, roles):.2g}")
             split = bool({*roles.grid} - kept)
             return bool(kept & {*roles.loops}), seconds, split, len(roles.loops) > 1, -looped, roles.grid, roles.loops
 
         return sorted(assignments(spec), key=rank)
 
-    def _jobs(self, left: list[tuple[int, Roles]], foreign: int, values: int, most: int,
-              done: set[tuple[int, Roles]]) -> Iterator[Job]:  # fmt: skip
+    def _jobs(self, order: Sequence[Turn], done: set[tuple[int, Roles]]) -> Iterator[Job]:
         """Those that are left and may be better than what is known by then."""
-        for number, roles in left:
+        for _, number, turn, roles in order:
+            if (number, roles) in done:
+                continue
             least = least_seconds(self.specs[number], self.target, roles)
-            if not self._may_be_better(number, least):
+            if least * BETTER[turn] >= self._limit(number):
                 self.statistics.pruned_roofline += 1
                 done.add((number, roles))
                 continue
-            yield Job(number, roles, most, foreign, values, values // 10)
+            foreign, values, most = ROUNDS[turn]
+            yield Job(number, roles, most, foreign, values, values // 10, SHARES[turn] * self.seconds)
 
-    def _may_be_better(self, number: int, least: float) -> bool:
-        """Whether a program of that many seconds at least could make the whole better, by itself or as a part."""
-        return least * BETTER < self._limit(number)
+    def _best(self, number: int) -> float:
+        """Seconds of the best program of a specification, alone or cut."""
+        own = self.found[number][0].estimate.seconds if self.found[number] else math.inf
+        return min((own, *(self._best(first) + self._best(second) for _, first, second in self.parts[number])))
 
     def _limit(self, number: int) -> float:
-        """What a program of a specification has to be faster than."""
-        own = min((c.estimate.seconds for c in self.found[number]), default=math.inf)
-        if number == 0:
-            return own
-        outer = -math.inf
-        for parent, parts in self.parts.items():
-            for _, first, second in parts:
-                for mine, other in ((first, second), (second, first)):
-                    if mine == number:
-                        outer = max(outer, self._limit(parent) - self._least[other])
-        return min(own, outer)
+        """What a program of a specification has to be faster than, to make the whole better by itself or as a part."""
+        limit = self._best(number)
+        if number:
+            outer = -math.inf
+            for parent, parts in self.parts.items():
+                for _, first, second in parts:
+                    for mine, other in ((first, second), (second, first)):
+                        if mine == number:
+                            outer = max(outer, self._limit(parent) - self._least[other])
+            limit = min(limit, outer)
+        return limit
 
     def _take(self, report: Report) -> None:
         number = report.job.number

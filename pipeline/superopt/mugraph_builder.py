@@ -45,6 +45,7 @@ from pipeline.superopt.mugraph import (
 from pipeline.superopt.mugraph_check import (
     PLAIN,
     TOGETHER,
+    VIEWS,
     accumulator_level,
     check,
     wrong_level,
@@ -297,6 +298,8 @@ class KernelBuilder(Place):
             raise _refused("an accumulator without a loop", where, reason)
         if isinstance(op, RescaledSum):
             loaded, at = self._values[found[1].number]
+            while not loaded and isinstance(self._nodes[at].op, VIEWS):
+                loaded, at = self._values[self._nodes[at].inputs[0]]
             if reason := wrong_maximum(op, None if loaded else self._nodes[at].op):
                 raise _refused("a rescaled sum without its maximum", where, reason)
         depth = max(depths, default=0)

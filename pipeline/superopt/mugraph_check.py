@@ -4,8 +4,9 @@ Each may rely on those before it. Shapes, with what has to divide what, are the 
 
 Decided here: an axis whose extent is not 1 partitions some input, or else its points or iterations would all be the
 same and the meaning of the µGraph would depend on how many there are. One name is one axis in a kernel; in two kernels
-it may be used twice, and then both have that extent. An input of the µGraph may be unused (its specification lists
-it); anything else that reaches no output is refused.
+it may be used twice, and then both have that extent. A rescaled sum may follow its running maximum through views, which
+only put dimensions in another order, add or take away those of extent one. An input of the µGraph may be unused (its
+specification lists it); anything else that reaches no output is refused.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from pipeline.superopt.mugraph import (
     Op,
     RescaledSum,
     Running,
+    Squeeze,
+    Transpose,
+    Unsqueeze,
     depths,
 )
 from pipeline.superopt.mugraph_operator import Rank, result_rank, wrong_attributes, wrong_operands
 
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+VIEWS = (Transpose, Squeeze, Unsqueeze)
 TOGETHER = ("sum", "max", "stack")  # an omap that is no dimension
 
 
@@ -196,7 +201,8 @@ def rescaled_sums_follow_a_running_maximum(graph: MuGraph, _: Ranks) -> Iterator
         count = len(block.inputs)
         for value, node in enumerate(block.nodes, count):
             if isinstance(node.op, RescaledSum):
-                made = block.nodes[node.inputs[1] - count].op if node.inputs[1] >= count else None
+                source = seen_through(block, node.inputs[1])
+                made = block.nodes[source - count].op if source >= count else None
                 if reason := wrong_maximum(node.op, made):
                     yield f"value {value} of {where}: {reason}"
 
@@ -250,8 +256,19 @@ def wrong_level(op: Op, operand_depths: Sequence[int]) -> str:
     return ""
 
 
+def seen_through(block: BlockGraph, value: int) -> int:
+    """The value that has the same elements before its dimensions were put in another order, added or taken away."""
+    count = len(block.inputs)
+    while value >= count and isinstance(block.nodes[value - count].op, VIEWS):
+        value = block.nodes[value - count].inputs[0]
+    return value
+
+
 def wrong_maximum(op: RescaledSum, second: Op | None) -> str:
-    """Why a rescaled sum cannot follow the value that this operator gives (None: an input), or ""."""
+    """Why a rescaled sum cannot follow the value that this operator gives (None: an input), or "".
+
+    The value is that which is `seen_through` its second operand.
+    """
     if second == Running("max", op.level):
         return ""
     return f"a rescaled sum of level {op.level} follows a running maximum of that level, not {_named(second)}"

@@ -34,6 +34,7 @@ from pipeline.superopt.mugraph import (
     Unsqueeze,
     depths,
 )
+from pipeline.superopt.mugraph_check import seen_through
 from pipeline.superopt.mugraph_shapes import Shapes
 
 ALIGNMENT = 64  # bytes of a cache line
@@ -233,11 +234,18 @@ class _Planner:
             if isinstance(op, Accumulate | Running | RescaledSum):
                 whole = self._inside(op.level)
             found.append(_Piece(value, size, producer, readers, whole))
-            if isinstance(op, Running):
-                sums = [r for r in readers if isinstance(self.block.nodes[r - self.count].op, RescaledSum)]
-                if sums:
-                    found.append(_Piece(value, size, producer, frozenset(sums), (0, -1)))
+            if followers := self._followers(value):
+                found.append(_Piece(value, size, producer, followers, (0, -1)))
         return found
+
+    def _followers(self, value: int) -> frozenset[int]:
+        """The rescaled sums that follow a running maximum, whatever views they see it through."""
+        return frozenset(
+            reader
+            for reader in self.reads
+            if isinstance(self.block.nodes[reader - self.count].op, RescaledSum)
+            and seen_through(self.block, self.block.nodes[reader - self.count].inputs[1]) == value
+        )
 
     def _inside(self, loop: int) -> tuple[int, int]:
         """The first and the last phase of a loop."""

@@ -293,8 +293,13 @@ class _Maker:
         if not k._depths[x.number] or not x.rank:
             return self.step(k, values)
         top = k.running(k.fold("max", x, axis=x.rank - 1))
-        made = k.rescaled_sum(k.exp(x - top), top)
-        self.shapes[made] = self.shapes[x]
+        if self.shapes[x][-1] == 1 or self.rng.random() < 0.5:
+            made = k.rescaled_sum(k.exp(x - top), top)
+            self.shapes[made] = self.shapes[x]
+        else:  # the maximum seen through a view
+            last = x.rank - 1
+            made = k.rescaled_sum(k.squeeze(k.fold("sum", k.exp(x - top), last), [last]), k.squeeze(top, [last]))
+            self.shapes[made] = self.shapes[x][:-1]
         self.used.add(x)
         return made
 

@@ -28,6 +28,7 @@ from pipeline.superopt.mugraph import (
     Transpose,
     Unsqueeze,
 )
+from pipeline.superopt.mugraph_builder import MuGraphBuilder
 from pipeline.superopt.mugraph_check import CHECKS, accumulator_levels, check
 from pipeline.superopt.mugraph_operator import result_rank, wrong_attributes, wrong_operands
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention, rmsnorm_linear, two_loops
@@ -243,6 +244,20 @@ def test_an_accumulator_of_an_inner_loop_may_be_read_in_the_outer_one_only() -> 
     assert accumulator_levels(_block(graph))[3:] == (float("inf"), 1, 1, 0, 0)
     with pytest.raises(CheckError, match="once"):
         check(_with(graph, _node(3, BlockNode(Map("add"), (4, 2)))), {"x": 3, "w": 1})
+
+
+def test_a_rescaled_sum_follows_a_maximum_through_views_but_through_nothing_else() -> None:
+    b = MuGraphBuilder()
+    with b.kernel(loops={"n": None}) as k:
+        s = k.load(b.input("s", 2), fmap={"n": 1})
+        top = k.running(k.fold("max", s, axis=1))
+        seen = k.unsqueeze(k.transpose(k.squeeze(top, [1]), [0]), [1])
+        y = k.store(k.rescaled_sum(k.exp(s - top), seen))
+    graph = b.finish(y)
+    check(graph, {"s": 2})
+    # 0 s, 1 max, 2 running, 3 squeeze, 4 transpose, 5 unsqueeze
+    with pytest.raises(CheckError, match="not Map"):
+        check(_with(graph, _node(3, BlockNode(Map("neg"), (3,)))), {"s": 2})
 
 
 def test_a_rescaled_sum_follows_the_maximum_of_its_own_level() -> None:

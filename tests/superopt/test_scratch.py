@@ -24,7 +24,7 @@ from pipeline.superopt.mugraph import (
     depths,
 )
 from pipeline.superopt.mugraph_builder import MuGraphBuilder
-from pipeline.superopt.mugraph_check import check
+from pipeline.superopt.mugraph_check import check, seen_through
 from pipeline.superopt.mugraph_shapes import shapes
 from pipeline.superopt.scratch import ScratchPlan, check_scratch, live_bytes, plan_scratch
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention
@@ -60,6 +60,9 @@ class Run:
 
     def runs(self, value: int) -> int:
         return max((self.depth[i] for i in self.operands(value)), default=0)
+
+    def maximum(self, value: int) -> int:
+        return seen_through(self.block, self.block.nodes[value - self.count].inputs[1])
 
     def place(self, kind: str, value: int) -> range | None:
         at = self.plan.offsets[value] if kind == "tile" else self.before[value]
@@ -108,7 +111,7 @@ class Run:
                 self.write("tile", i)
             assert self.holds("tile", i), f"v{i} is lost before v{value}"
         if isinstance(op, RescaledSum):
-            assert self.holds("before", operands[-1]), "what the maximum was before is lost"
+            assert self.holds("before", self.maximum(value)), "what the maximum was before is lost"
         if isinstance(op, Accumulate | Running | RescaledSum):
             assert self.holds("tile", value), f"v{value} is lost between iterations"
         if isinstance(op, Running) and value in self.before:
@@ -116,7 +119,7 @@ class Run:
             assert self.holds("tile", value)
         self.write("tile", value)
         if isinstance(op, RescaledSum):
-            assert self.holds("before", operands[-1])
+            assert self.holds("before", self.maximum(value))
         over = [i for i in operands if self.place("tile", i) == self.place("tile", value)]
         allowed = over[:1] if isinstance(op, Map | Squeeze | Unsqueeze) else []
         for i in operands:

@@ -50,10 +50,9 @@ class CounterExample:
     witness: Witness | None = None
 
     def __str__(self) -> str:
-        place = f"output {self.output}{list(self.index)}"
-        if not self.index and self.residues is None and self.witness is None:
-            return f"{place} has another shape"
-        parts = [place if self.index else f"output {self.output}"]
+        if self.residues is None and self.witness is None:
+            return f"output {self.output} has another shape"
+        parts = [f"output {self.output}{list(self.index) if self.index else ''}"]
         parts += [] if self.residues is None else [str(self.residues)]
         if self.witness is not None:
             parts.append(f"in float64 {self.witness.found:.6g} instead of {self.witness.expected:.6g}")

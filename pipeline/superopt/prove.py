@@ -41,6 +41,12 @@ ASSUMED = {
     "root": "roots behave as variables whose square is known up to its sign",
     "unknown": "the hash behaves as a random function",
 }
+MODELLED = {
+    "unknown": "some function were any other",
+    "maximum": "a maximum were any selection",
+    "root": "some roots had the other sign",
+    "infinity": "an infinite constant were some number",
+}
 SELECTED = "every order of the operands of a maximum that matters is among those drawn"
 
 Run = Callable[[FieldAlgebra], tuple[tuple[FieldValue, ...], tuple[FieldValue, ...]]]
@@ -57,7 +63,7 @@ def prove(
     tests    independent ones, each of which compares every element
 
     "different" is certain: either floating point shows it, or residues do and nothing was modelled. A difference that
-    only the model of a function shows (an unknown function, a maximum) is "not provable".
+    only a model shows (of an unknown function, a maximum, a root, an infinite constant) is "not provable".
     CheckError for a µGraph whose parts do not fit together at these shapes.
     """
     inputs = {node.op.name: node.type for node in spec.nodes if isinstance(node.op, g.Input)}
@@ -117,11 +123,10 @@ def _with_squares(run: Run, degree: Callable[[], int], tests: int, rng: np.rando
 
 
 def _refused(failure: CounterExample, used: set[str]) -> Proof:
-    models = used & {"unknown", "maximum"}
-    if models:
-        what = {"unknown": "some function were any other", "maximum": "the maximum were any selection"}
-        reason = " or ".join(what[model] for model in sorted(models))
-        return Proof("not provable", reason=f"it would differ if {reason}, and float64 shows no difference ({failure})")
+    reasons = [text for model, text in MODELLED.items() if model in used]
+    if reasons:
+        reason = f"they would differ if {' or '.join(reasons)}; float64 shows no difference ({failure})"
+        return Proof("not provable", reason=reason)
     return Proof("different", counterexample=failure)
 
 

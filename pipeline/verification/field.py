@@ -87,11 +87,19 @@ class PrimeField:
 
 @functools.cache
 def primes() -> tuple[int, int]:
-    """(p, q): the largest p below 2^20 such that q = (p - 1) / 2 is a prime too and both are 3 modulo 4."""
+    """(p, q): the largest below 2^20 with p = 2q + 1, both 3 modulo 4, and 2, 3, 5 and 7 squares modulo both.
+
+    So the root of a positive number that is a square of such factors is the positive one: sqrt(4096) = 64.
+    """
     p = (1 << 20) - 1
-    while not (p % 8 == 7 and _is_prime(p) and _is_prime((p - 1) // 2)):
-        p -= 2
+    while not (_suits(p) and _suits((p - 1) // 2)):
+        p -= 16
     return p, (p - 1) // 2
+
+
+def _suits(prime: int) -> bool:
+    """Being 7 modulo 8 makes it 3 modulo 4, and 2 a square."""
+    return prime % 8 == 7 and _is_prime(prime) and all(pow(n, (prime - 1) // 2, prime) == 1 for n in (3, 5, 7))
 
 
 @functools.cache

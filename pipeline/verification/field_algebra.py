@@ -3,15 +3,17 @@
 Arithmetic acts on both parts. exp(x) is ω^(q part) in Z_p and has no q part, so that a second exponential on a path
 is not provable. Everything else is modelled so that an identity of the model is one of the real functions:
 
-sqrt        x^((p+1)/4), which is multiplicative: sqrt(xy) = sqrt(x) sqrt(y), 1/rsqrt = sqrt. It is a root of x where x
-            is a square modulo the prime (half of the elements) and of -x elsewhere, so that sqrt(x)^2 = x may fail
-            although it is true. With `squares` every draw has only squares under its roots, or is drawn again.
+sqrt        x^((p+1)/4), which is multiplicative: sqrt(xy) = sqrt(x) sqrt(y), 1/rsqrt = sqrt, sqrt(4x) = 2 sqrt(x).
+            It is a root of x where x is a square modulo the prime (half of the elements) and of -x elsewhere, so that
+            sqrt(x)^2 = x may fail although it is true. With `squares` every draw has only squares under its roots, or
+            is drawn again.
 functions   erf, log, sin, abs, powers with other exponents … are unknown functions: a keyed hash of the p parts gives
             both parts of the value. (Of the p parts alone, so that it does not matter whether a q part is lost.)
 maximum     "arbitrary": an unknown commutative function of two operands, folded one after another. What holds then
             holds for every value that a maximum could have, as in safe softmax, where it cancels.
             "selection": the greatest in a random total order, in which -inf is the least and +inf the greatest. What
             holds for every order holds for the real one. Comparisons are of this order in both kinds.
+infinity    an unknown number. What holds for every number holds in the limit, but exp(-inf) = 0 is not known.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from pipeline.ir.graph_types import COMPARISON, FLOATS, TO_BOOL, dtype_name
 from pipeline.verification.field import DrawAgain, PrimeField, mix, prime_field, primes, simplest_rational
 
 Maximum = Literal["arbitrary", "selection"]
-SNAPPED = 64  # elements of a constant that are read as simplest rationals; those of a larger one as they are
+SNAPPED = 64  # different numbers in a constant that are read as simplest rationals; where there are more, as they are
 LOW_BITS = np.uint64((1 << 20) - 1)
 UNKNOWN = frozenset({"abs", "sign", "log", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "asinh", "acosh",
                      "atanh", "floor", "ceil", "round", "mod", "fmod"})  # fmt: skip
@@ -61,7 +63,8 @@ FieldValue = Residues | np.ndarray  # integers and truth values that are known s
 class FieldAlgebra:
     """One test: a random ω, random keys, and the source of random inputs. As an Algebra, of FieldValue.
 
-    used    what the values so far depended on: exp, root (some of them not of a square: signed root), unknown, maximum
+    used    what the values so far depended on: exp, root (some of them not of a square: signed root), unknown, maximum,
+            infinity
     """
 
     def __init__(self, rng: np.random.Generator, maximum: Maximum = "arbitrary", *, squares: bool = False) -> None:
@@ -92,6 +95,7 @@ class FieldAlgebra:
         if np.isnan(value):
             raise NotProvable("a constant is not a number", where="constant nan")
         if np.isinf(value):
+            self.used.add("infinity")
             if value not in self._extremes:
                 self._extremes[value] = self._unknown(f"constant {value}", [np.zeros((), np.int64)])
             return self._extremes[value]
@@ -104,7 +108,7 @@ class FieldAlgebra:
         if array.ndim == 0:
             return self.scalar(float(array))
         values, places = np.unique(array.astype(np.float64), return_inverse=True)
-        if array.size <= SNAPPED or not np.isfinite(values).all():
+        if len(values) <= SNAPPED or not np.isfinite(values).all():
             parts = [self.scalar(float(value)) for value in values]
             p = np.asarray([int(part.p) for part in parts])
             q = np.asarray([int(part.q) for part in parts if part.q is not None])
@@ -129,6 +133,8 @@ class FieldAlgebra:
         if fn in COMPARISON:
             return self._compare(fn, values[0], values[1])
         if fn in ("isnan", "isinf"):
+            if self._extremes:
+                raise NotProvable("it is not known which elements are infinite", where=fn)
             return np.zeros(values[0].p.shape, bool)
         if fn in UNKNOWN:
             return self._unknown(fn, [x.p for x in values])

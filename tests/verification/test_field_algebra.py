@@ -78,6 +78,7 @@ def test_roots_are_multiplicative_and_rsqrt_is_the_inverse() -> None:
     x, y = t.draw(), t.draw()
     assert same(t.sqrt(t.mul(x, y)), t.mul(t.sqrt(x), t.sqrt(y)))
     assert same(t.reciprocal(t.rsqrt(x)), t.sqrt(x))
+    assert same(t.sqrt(t.mul(t.number(36), x)), t.mul(t.number(6), t.sqrt(x)))
     assert same(t.pow(x, t.number(0.5)), t.sqrt(x))
     assert same(t.pow(x, t.number(-1.5)), t.pow(t.rsqrt(x), t.number(3)))
     assert not same(t.sqrt(t.add(x, y)), t.add(t.sqrt(x), t.sqrt(y)))
@@ -177,6 +178,9 @@ def test_what_is_known_is_chosen_exactly_and_what_is_not_is_refused() -> None:
     assert int(chosen.p[0]) == int(x.p[0]) and int(chosen.p[1]) == int(y.p[1])
     with pytest.raises(NotProvable, match="cut to an integer"):
         t.algebra.elementwise("cast", x, dtype="int32")
+    t.number(-np.inf)
+    with pytest.raises(NotProvable, match="not known which elements are infinite"):
+        t.isinf(x)
     with pytest.raises(NotProvable, match="not a number"):
         t.number(np.nan)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from pipeline.codegen.llvm.emit_prefetch import PrefetchEmitter
 from pipeline.codegen.llvm.emit_state import Lanes, Place, Sink, row_major, written
+from pipeline.codegen.llvm.emit_transpose import TransposeEmitter
 from pipeline.codegen.llvm.ir_builder import (
     MEMORY_TYPE,
     VALUE_TYPE,
@@ -28,7 +28,7 @@ COPIES = 24  # how often one block may be copied by splitting loops at their rag
 
 
 @dataclass(slots=True)
-class Emitter(PrefetchEmitter):
+class Emitter(TransposeEmitter):
     """Statements: loops, allocations, regions."""
 
     def region(self, stmt: Stmt) -> None:
@@ -57,6 +57,8 @@ class Emitter(PrefetchEmitter):
                     return
                 name = stmt.annotation("tensorize")
                 if isinstance(name, str) and self.tensorized(stmt, name):
+                    return
+                if kind == "serial" and self.transposed(stmt):
                     return
                 if isinstance(distance := stmt.annotation("prefetch"), int):
                     self.ahead[axes[0].var] = axes[0].var, distance, 1

@@ -37,14 +37,7 @@ class MemoryEmitter(IndexEmitter):
                 address = self.pointer(place, offset)
                 return self.loaded(b.assign(f"load {memory}, ptr {address}, align {ITEM_BYTES[dtype]}", memory), dtype)
             return self.loaded(self.gather(place, offset, mask), dtype)
-        key = (
-            "load",
-            place.buffer.name,
-            place.pointer,
-            offset,
-            count if offset.lane else 1,
-            mask if offset.lane else None,
-        )
+        key = self.load_key(place, offset)
         found = self.lookup(key)
         if found is not None:
             return found
@@ -64,6 +57,11 @@ class MemoryEmitter(IndexEmitter):
         value = self.loaded(value, dtype)
         self.remember(key, value)
         return value
+
+    def load_key(self, place: Place, offset: Linear) -> tuple[object, ...]:
+        """What a load is remembered by, in its value type."""
+        lanes = (self.lane_count(), self.lanes.mask if self.lanes else None) if offset.lane else (1, None)
+        return ("load", place.buffer.name, place.pointer, offset, *lanes)
 
     def inside(self, place: Place, indices: tuple[Expr, ...]) -> bool:
         """Do all lanes lie in the buffer, also those that are masked out?"""

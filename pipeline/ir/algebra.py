@@ -101,7 +101,8 @@ class FloatAlgebra:
         return array.astype(self.dtype) if dtype_name(array.dtype) in FLOATS else array
 
     def elementwise(self, fn: str, *operands: np.ndarray, dtype: DType | None = None) -> np.ndarray:
-        own = dtype_name(operands[-1].dtype)
+        last = operands[-1].dtype
+        own = self.dtype if last == self.dtype else dtype_name(last)  # the name of a dtype is slow to find
         if fn == "cast":
             own = self.dtype if dtype is None or dtype in FLOATS else dtype
         return apply_scalar(fn, operands, "bool" if fn in TO_BOOL else own)

@@ -364,8 +364,11 @@ class Table:
         self._offer(Pointwise(fn), operands, form, depth, after, stale, values[0].kernel, whole)
 
     def _may_be_exponent(self, i: int) -> bool:
-        """Only what the specification exponentiates, and what is not above 0: a value less a maximum over it."""
-        if self.values[i].digest in self._powers:
+        """Only what the specification exponentiates, and what is not above 0: a value less a maximum over it.
+
+        Also where the result is a value of the specification: exp(x + y) for exp(x) * exp(y).
+        """
+        if self.values[i].digest in self._powers or self.oracle.apply("exp", (self.values[i].form,)) in self._native:
             return True
         below = (maker.inputs for maker in self.makers[i] if maker.op == Pointwise("sub"))
         return any(x in self._maximised(most) for x, most in below)

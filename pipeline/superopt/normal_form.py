@@ -149,13 +149,8 @@ class Forms:
         powers = self._simplified(powers)
         free = functools.reduce(lambda mask, power: mask | self.atoms[power[0]].free, powers, 0) & ~binds
         powers.sort()
-        if binds:
-            renamings = list(self._namings(binds, free))
-            if renamings != [()]:
-                binds, powers = min(
-                    (mask_of(dict(names).get(v, v) for v in bits(binds)), self._renamed_powers(powers, names))
-                    for names in renamings
-                )
+        if binds and not self._is_first_naming(binds, free):
+            binds, powers = self._named(binds, free, powers)
         key = (tuple(bits(binds)), tuple(powers))
         found = self._product_ids.get(key)
         if found is None:
@@ -176,6 +171,53 @@ class Forms:
             else:
                 left.append((atom, exponent))
         return [*left, (self.minus, ONE)] if negative else left
+
+    @staticmethod
+    def _is_first_naming(binds: int, free: int) -> bool:
+        """Whether no factor has two bound copies, and each has the lowest number that is not free."""
+        last = -1
+        for variable in bits(binds):
+            factor = variable // COPIES
+            if factor == last:
+                return False
+            last = factor
+            below = (1 << variable) - (1 << factor * COPIES)
+            if free & below != below:
+                return False
+        return True
+
+    def _named(self, binds: int, free: int, powers: Sequence[Power]) -> tuple[int, list[Power]]:
+        """The first naming of bound variables: groups of powers that share some are named each by itself, then sorted.
+
+        So only the copies within one group have to be tried in all orders.
+        """
+        groups: list[tuple[int, list[Power]]] = []
+        alone: list[Power] = []
+        for bound, own in self._components(binds, powers):
+            if not bound:
+                alone.extend(own)
+                continue
+            inside = functools.reduce(lambda mask, power: mask | self.atoms[power[0]].free, own, 0) & ~bound
+            groups.append(
+                min(
+                    (mask_of(dict(names).get(v, v) for v in bits(bound)), self._renamed_powers(own, names))
+                    for names in self._namings(bound, inside)
+                )
+            )
+        used = free
+        named = 0
+        for bound, own in sorted(groups):
+            names: list[tuple[int, int]] = []
+            for variable in bits(bound):
+                first = variable // COPIES * COPIES
+                name = next((v for v in range(first, first + COPIES) if not used >> v & 1), None)
+                if name is None:
+                    raise TooLarge
+                used |= 1 << name
+                named |= 1 << name
+                names.append((variable, name))
+            alone.extend(self._renamed_powers(own, tuple(names)))
+        return named, sorted(alone)
 
     def _namings(self, binds: int, free: int) -> Iterator[Renaming]:
         """All ways to give the bound variables the lowest copy numbers that are not free; () where they have them."""
@@ -354,7 +396,8 @@ class Forms:
             outer = self.poly((self.product(0, shared),))
             return self.multiply(self.power(outer, quarters), self.power(rest, quarters))
         result: list[Power] = []
-        for binds, powers in self._components(self.products[products[0]]):
+        single = self.products[products[0]]
+        for binds, powers in self._components(single.binds, single.powers):
             whole = [exponent * quarters for _, exponent in powers]
             if not binds and all(value % ONE == 0 for value in whole):
                 result.extend((atom, value // ONE) for (atom, _), value in zip(powers, whole, strict=True))
@@ -362,19 +405,19 @@ class Forms:
                 result.append((self.atom("poly", "", (), (self.poly((self.product(binds, powers),)),)), quarters))
         return self.poly((self.product(0, result),))
 
-    def _components(self, product: Product) -> list[tuple[int, list[Power]]]:
-        """Its powers in groups that share no bound variable; one that varies with none is alone."""
-        groups: list[tuple[int, list[Power]]] = [(1 << variable, []) for variable in product.bound]
-        for power in product.powers:
-            mine = self.atoms[power[0]].free & product.binds
-            binds, powers = mine, [power]
+    def _components(self, binds: int, powers: Iterable[Power]) -> list[tuple[int, list[Power]]]:
+        """Powers in groups that share no bound variable; one that varies with none is alone."""
+        groups: list[tuple[int, list[Power]]] = [(1 << variable, []) for variable in bits(binds)]
+        for power in powers:
+            bound = self.atoms[power[0]].free & binds
+            mine, together = bound, [power]
             apart = []
             for group in groups:
-                if group[0] & mine:
-                    binds, powers = binds | group[0], powers + group[1]
+                if group[0] & bound:
+                    mine, together = mine | group[0], together + group[1]
                 else:
                     apart.append(group)
-            groups = [*apart, (binds, powers)]
+            groups = [*apart, (mine, together)]
         return groups
 
     def _shared(self, products: Sequence[int]) -> list[Power]:

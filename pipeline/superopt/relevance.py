@@ -24,6 +24,7 @@ from pipeline.superopt.normal_form import COPIES, ONE, Forms, Power, Product, Re
 MANY_POLYS = 4096
 SHIFTED = 6  # factors of a softmax whose subsets are all tried
 Shape = tuple[Hashable, ...]
+Signature = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Relevance:
@@ -34,7 +35,10 @@ class Relevance:
         self.shift = shift
         self.units: set[int] = set()
         self.polys: dict[int, Counter[int]] = {}
-        self._index: dict[Shape, list[tuple[int, int]]] = defaultdict(list)
+        self._index: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._shapes: dict[Power, int] = {}
+        self._shape_numbers: dict[Shape, int] = {}
+        self._known_signatures: dict[int, Counter[Signature]] = {}
         self._answers: dict[int, bool | None] = {}
         self._sums: set[int] = set()  # with an exponent
         for atom in sorted(forms.cancelled):
@@ -209,6 +213,8 @@ class Relevance:
         order = sorted(Counter(products), key=lambda n: (-forms.products[n].free.bit_count(), n))
         first = order[0]
         for host, product in self._hosts(forms.products[first]):
+            if len(forms.polys[host]) < len(products):
+                continue
             for names, bound, beyond in self._embeddings(forms.products[first], forms.products[product]):
                 if len(products) == 1 or self._fits(poly, order, host, product, names, bound, beyond):
                     return True
@@ -230,6 +236,14 @@ class Relevance:
               beyond: Sequence[Power]) -> bool:  # fmt: skip
         """Whether the other products of a part, with the same rest, are in the same poly."""
         forms = self.forms
+        parts = Counter(forms.polys[poly])
+        alike: Counter[Signature] = Counter()
+        for number, count in parts.items():
+            powers = (*forms.products[number].powers, *beyond)
+            factors, shapes = self._signature(forms.products[number].binds, powers)
+            alike[tuple(sorted(factors + tuple(v // COPIES for v in bits(bound)))), shapes] += count
+        if not alike <= self._signatures(host):
+            return False
         rest = forms.product(0, beyond)
         named = {v for v, _ in names}
         there = forms.products[product].free | forms.products[product].binds
@@ -241,7 +255,7 @@ class Relevance:
         for chosen in itertools.product(*options):
             both = tuple(sorted((*names, *zip(missing, chosen, strict=True))))
             needed: Counter[int] = Counter()
-            for number, count in Counter(forms.polys[poly]).items():
+            for number, count in parts.items():
                 whole = forms.times(rest, forms.rename_product(number, both))
                 needed[forms.summed(bound, whole)] += count
             if needed <= self.polys[host]:
@@ -254,6 +268,9 @@ class Relevance:
         The rest: which variables it binds, and its powers.
         """
         if len(part.bound) > len(whole.bound) or len(part.powers) > len(whole.powers) + 2:
+            return
+        there = Counter(self._shape(power) for power in whole.powers)
+        if Counter(self._shape(power) for power in part.powers if not self._is_unit(power)) - there:
             return
         for names, left, units in self._pairings(part.powers, 0, {}, list(whole.powers)):
             image = self._bound_image(part, whole, names)
@@ -306,6 +323,12 @@ class Relevance:
         """The extensions of a naming under which one atom is the other."""
         forms = self.forms
         mine, theirs = forms.atoms[atom].free, forms.atoms[other].free
+        if mine == theirs and not mine & _COPIES_BEYOND_THE_FIRST:
+            if atom == other:  # there is one name for each variable, its own
+                own = {v: v for v in bits(mine)}
+                if all(names.get(v, v) == v for v in own):
+                    yield {**names, **own}
+            return
         if mine.bit_count() != theirs.bit_count():
             return
         missing = [v for v in bits(mine) if v not in names]
@@ -318,10 +341,29 @@ class Relevance:
             if forms.rename_atom(atom, tuple(sorted(extended.items()))) == other:
                 yield extended
 
-    def _shape(self, power: Power) -> Shape:
-        """What a power has in common with all that it is under another naming."""
-        atom = self.forms.atoms[power[0]]
-        return atom.kind, atom.head, len(atom.args), len(atom.vars), atom.free.bit_count(), power[1]
+    def _shape(self, power: Power) -> int:
+        """A number for what a power has in common with all that it is under another naming."""
+        found = self._shapes.get(power)
+        if found is None:
+            atom = self.forms.atoms[power[0]]
+            key = (atom.kind, atom.head, len(atom.args), len(atom.vars), atom.free.bit_count(), power[1])
+            found = self._shapes[power] = self._shape_numbers.setdefault(key, len(self._shape_numbers))
+        return found
+
+    def _signature(self, binds: int, powers: Iterable[Power]) -> Signature:
+        """What two products have in common that differ in names, a sign, and exponentials."""
+        minus, atoms = self.forms.minus, self.forms.atoms
+        shapes = sorted(self._shape(power) for power in powers
+                        if power[0] != minus and atoms[power[0]].head != "exp")  # fmt: skip
+        return tuple(v // COPIES for v in bits(binds)), tuple(shapes)
+
+    def _signatures(self, poly: int) -> Counter[Signature]:
+        found = self._known_signatures.get(poly)
+        if found is None:
+            products = [self.forms.products[number] for number in self.forms.polys[poly]]
+            found = Counter(self._signature(product.binds, product.powers) for product in products)
+            self._known_signatures[poly] = found
+        return found
 
     def _is_unit(self, power: Power) -> bool:
         atom, exponent = power

@@ -16,7 +16,7 @@ from pipeline.schedule.sketch import Sketch
 from pipeline.search.candidates import Observation
 from pipeline.search.tuner import TaskState, make_state
 from pipeline.space.partition import Instance, Partition
-from pipeline.superopt.cover import Cover, cover, narrowed
+from pipeline.superopt.cover import Choices, Cover, cover, narrowed
 from pipeline.superopt.full_proof import full_proof
 from pipeline.superopt.proof import Proof
 from pipeline.superopt.stage import Alternative
@@ -47,23 +47,25 @@ class Contest:
     """Tasks to be tuned: those of the partition first, then the alternatives.
 
     fused   the uses of the alternatives; their task is the number of a state
+    choices all of that, as it is decided over
     full    for each µGraph that was tested at its full extents the verdict, by the number of its state and its own
     """
 
     graph: Graph
     parts: Partition
     states: list[TaskState]
-    fused: list[Instance] = field(default_factory=list)
+    fused: list[Instance]
+    choices: Choices
     entrants: list[Entrant] = field(default_factory=list)
     full: dict[tuple[int, int], Proof] = field(default_factory=dict)
 
     def cover(self, seconds: Sequence[float]) -> Cover:
         """The instances that take least time, given that of each state."""
-        return cover(self.graph, self.parts, self.fused, lambda task: seconds[task])
+        return self.choices.cover(lambda task: seconds[task])
 
     def seconds(self, seconds: Sequence[float]) -> float:
         """Of the module."""
-        return self.cover(seconds).seconds
+        return self.choices.total(lambda task: seconds[task])
 
     def chosen_uses(self) -> dict[int, int]:
         """How many uses of each alternative are in the module, by the number of its state."""
@@ -146,7 +148,11 @@ def contest(
     more: dict[int, Alternative] = {
         known[one.subprogram.task.key]: one for one in ready if one.subprogram.task.key in known
     }
-    made = Contest(graph, parts, [])
+    fresh = [one for one in ready if one.subprogram.task.key not in known]
+    fused = [
+        replace(use, task=len(parts.tasks) + number) for number, one in enumerate(fresh) for use in one.subprogram.uses
+    ]
+    made = Contest(graph, parts, [], fused, Choices.of(graph, parts, fused))
     for number, (task, own) in enumerate(zip(parts.tasks, sketches, strict=True)):
         added = more[number].sketches if number in more else ()
         begins = [*[""] * len(own), *(one.key for one in added)]
@@ -154,16 +160,12 @@ def contest(
         made.states.append(make_state(task, parts.weight(number), every, target, begins=begins))
         if added:
             made.entrants.append(Entrant(more[number], number, len(own)))
-    for one in ready:
-        if one.subprogram.task.key in known:
-            continue
-        number = len(made.states)
+    for one in fresh:
         lowered = one.sketches
         state = make_state(
             one.subprogram.task, len(one.subprogram.uses), [each.sketch for each in lowered], target,
             begins=[each.key for each in lowered], optional=True,
         )  # fmt: skip
+        made.entrants.append(Entrant(one, len(made.states), 0))
         made.states.append(state)
-        made.fused += [replace(use, task=number) for use in one.subprogram.uses]
-        made.entrants.append(Entrant(one, number, 0))
     return made

@@ -27,6 +27,7 @@ from pipeline.space.task import Task
 from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
 
+HOPE = 0.3  # of its best time: what further tuning of a task can come to at most
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 
@@ -230,7 +231,19 @@ class Tuner:
         ]  # fmt: skip
         if any(not self.states[i].bests and not self.states[i].optional for i in open_):
             open_ = [i for i in open_ if not self.states[i].optional]  # what the module needs comes first
+        else:
+            open_ = [i for i in open_ if self._may_matter(i)]
         return choose([state.progress() for state in self.states], open_, budget.patience, budget.min_gain)
+
+    def _may_matter(self, number: int) -> bool:
+        """Whether the module may become faster by this task: not where it loses to others by more than it can gain."""
+        state = self.states[number]
+        total = self.total
+        if len(state.bests) < 2 or total == float("inf"):
+            return True
+        seconds = [other.best for other in self.states]
+        seconds[number] = min(max(state.roofline, HOPE * state.best), 0.7 * state.best)  # a roofline may be wrong
+        return self._whole(seconds) < total
 
     def _spent(self) -> int:
         """Trials that count towards the budget: those of a run that was cut short need not be made again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pipeline.search.evolutionary import Evolutionary
 from pipeline.search.random import Random
 from pipeline.search.replay import Replay
 from pipeline.search.roofline import Roofline
-from pipeline.search.tuner import Report, Tuner, stream
+from pipeline.search.tuner import Report, Tuner, make_state, stream
 from pipeline.store.store import Store
 from tests.search import spaces as small
 from tests.search.formula_measurement import keys, tuner
@@ -260,3 +261,68 @@ def test_a_builder_gets_programs_without_free_parameters() -> None:
     run(made)
     assert len(seen) == 6
     assert all(request.program.params == () for request in seen)  # type: ignore[attr-defined]
+
+
+def with_an_option(seconds: float, **given: object) -> tuple[Tuner, list[float]]:
+    """Two tasks, and a third that could take the place of both: it is the first one again, slower or faster."""
+    wholes: list[float] = []
+    made, _, _ = tuner(small.two_tasks(), Random(), Roofline(), failing=0, **given)  # type: ignore[arg-type]
+    first = made.states[0]
+    option = make_state(
+        first.task, 1, small.sketches(first.task), small.TARGET, begins=["k"] * len(first.traces), optional=True
+    )
+    made.states.append(option)
+    made._rngs.append(stream(0, "option"))
+
+    def whole(bests: Sequence[float]) -> float:
+        wholes.append(min(bests[0] + bests[1], bests[2] * seconds))
+        return wholes[-1]
+
+    made._whole = whole
+    return made, wholes
+
+
+def test_what_is_optional_waits_for_what_is_needed() -> None:
+    made, _ = with_an_option(1.0, trials=18)
+    order: list[str] = []
+    inner = made._batch
+    made._batch = lambda number, count=None: (order.append(number), inner(number, count))[1]  # type: ignore
+    run(made)
+    assert set(order[:2]) == {0, 1} and set(order[2:]) == {2}
+
+
+def test_an_option_is_given_no_kernel_where_the_budget_has_not_reached_it() -> None:
+    made, _ = with_an_option(1.0, trials=1)
+    run(made)
+    assert made.states[0].trials and made.states[1].trials and not made.states[2].trials
+    assert made.total < float("inf")
+
+
+def test_an_option_that_cannot_win_any_more_is_left_alone() -> None:
+    hopeless, _ = with_an_option(1000.0, trials=72)
+    run(hopeless)
+    assert hopeless.states[2].trials == 12, "two batches"
+    promising, _ = with_an_option(0.5, trials=72)
+    run(promising)
+    assert promising.states[2].trials > 12
+
+
+def test_what_the_module_takes_is_what_it_is_told() -> None:
+    made, wholes = with_an_option(1.0, trials=24)
+    run(made)
+    bests = [state.best for state in made.states]
+    assert made.total == min(bests[0] + bests[1], bests[2]) and wholes
+    assert made.untuned == sum(state.first_seconds or 0.0 for state in made.states[:2])
+
+
+def test_a_sketch_that_begins_elsewhere_is_another_one_in_the_store(store: Store) -> None:
+    made, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, trials=6)
+    run(made)
+    task = made.states[0].task
+    others = make_state(task, 1, small.sketches(task), small.TARGET, begins=["k"] * len(made.states[0].traces))
+    assert not set(others.traces) & set(made.states[0].traces)
+    again, *_ = tuner(small.gmm(), Random(), Roofline(), store=store, trials=6)
+    again.states = [others]
+    again.resume()
+    assert others.resumed == 0, "what was measured of the ordinary sketches says nothing of these"
+    assert [json.loads(trace)[1:] for trace in others.traces] == [json.loads(t) for t in made.states[0].traces]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from pipeline.superopt.normal_form import COPIES, ONE, Forms, Power, Product, Renaming, TooLarge, bits, mask_of
@@ -35,7 +35,7 @@ class Relevance:
         self.shift = shift
         self.units: set[int] = set()
         self.polys: dict[int, Counter[int]] = {}
-        self._index: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._index: dict[int, dict[int, set[int]]] = {}  # shape -> poly -> products
         self._shapes: dict[Power, int] = {}
         self._shape_numbers: dict[Shape, int] = {}
         self._known_signatures: dict[int, Counter[Signature]] = {}
@@ -58,8 +58,8 @@ class Relevance:
             self.polys[poly] = Counter(self.forms.polys[poly])
             self._sums |= self._sums_below(self.polys[poly])
             for product in self.polys[poly]:
-                for shape in {self._shape(power) for power in self.forms.products[product].powers}:
-                    self._index[shape].append((poly, product))
+                for power in self.forms.products[product].powers:
+                    self._index.setdefault(self._shape(power), {}).setdefault(poly, set()).add(product)
                 todo.extend(self._below(self.forms.products[product]))
             todo.extend(self._merged_extrema(poly))
 
@@ -212,25 +212,34 @@ class Relevance:
             return True
         order = sorted(Counter(products), key=lambda n: (-forms.products[n].free.bit_count(), n))
         first = order[0]
-        for host, product in self._hosts(forms.products[first]):
-            if len(forms.polys[host]) < len(products):
-                continue
+        for host, product in self._hosts(products, first):
             for names, bound, beyond in self._embeddings(forms.products[first], forms.products[product]):
                 if len(products) == 1 or self._fits(poly, order, host, product, names, bound, beyond):
                     return True
         return False
 
-    def _hosts(self, part: Product) -> Sequence[tuple[int, int]]:
-        """The products that have the rarest power of a part."""
-        best: Sequence[tuple[int, int]] | None = None
-        for power in part.powers:
-            if not self._is_unit(power):
-                hosts = self._index.get(self._shape(power), ())
-                if best is None or len(hosts) < len(best):
-                    best = hosts
-        if best is None:
-            return [(poly, product) for poly, counts in self.polys.items() for product in counts]
-        return best
+    def _hosts(self, products: Sequence[int], first: int) -> list[tuple[int, int]]:
+        """The polys in which everything of a part occurs somewhere, and their products with everything of the first."""
+        forms = self.forms
+        polys: set[int] | None = None
+        for number in products:
+            for shape in self._signature(0, forms.products[number].powers)[1]:
+                found = self._index.get(shape)
+                if found is None:
+                    return []
+                polys = set(found) if polys is None else polys & found.keys()
+                if not polys:
+                    return []
+        needed = [self._shape(power) for power in forms.products[first].powers if not self._is_unit(power)]
+        hosts: list[tuple[int, int]] = []
+        for poly in self.polys if polys is None else sorted(polys):
+            if len(forms.polys[poly]) < len(products):
+                continue
+            own: Iterable[int] = self.polys[poly]
+            for shape in needed:
+                own = [number for number in own if number in self._index.get(shape, {}).get(poly, ())]
+            hosts.extend((poly, number) for number in own)
+        return hosts
 
     def _fits(self, poly: int, order: Sequence[int], host: int, product: int, names: Renaming, bound: int,
               beyond: Sequence[Power]) -> bool:  # fmt: skip

@@ -738,9 +738,9 @@ def _contract(subscripts: str, operands: Sequence[Value], name: str) -> Summed |
     for letters, operand in zip((left, right), operands, strict=True):
         for letter, dim in zip(letters, operand.dims, strict=True):
             known = dims.setdefault(letter, dim)
-            if known.single and not dim.single:
+            if known.single and dim.extent == Poly.of(1):
                 dims[letter] = dim
-            elif not dim.single and (known.extent, known.cut) != (dim.extent, dim.cut):
+            elif (known.extent, known.cut) != (dim.extent, dim.cut) and not (dim.single and known.extent == Poly.of(1)):
                 raise cannot(name, f"index {letter} of {subscripts} is cut in two ways")
     summed = [letter for letter in dims if letter not in result]
 

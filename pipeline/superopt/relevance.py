@@ -212,46 +212,49 @@ class Relevance:
             return True
         order = sorted(Counter(products), key=lambda n: (-forms.products[n].free.bit_count(), n))
         first = order[0]
-        for host, product in self._hosts(products, first):
+        for product, hosts in self._hosts(products, first).items():
             for names, bound, beyond in self._embeddings(forms.products[first], forms.products[product]):
-                if len(products) == 1 or self._fits(poly, order, host, product, names, bound, beyond):
+                if len(products) == 1 or self._fits(poly, hosts, product, names, bound, beyond):
                     return True
         return False
 
-    def _hosts(self, products: Sequence[int], first: int) -> list[tuple[int, int]]:
-        """The polys in which everything of a part occurs somewhere, and their products with everything of the first."""
+    def _hosts(self, products: Sequence[int], first: int) -> dict[int, list[int]]:
+        """The products with everything of the first of a part, and the polys of each that have all of the part."""
         forms = self.forms
         polys: set[int] | None = None
         for number in products:
             for shape in self._signature(0, forms.products[number].powers)[1]:
                 found = self._index.get(shape)
                 if found is None:
-                    return []
+                    return {}
                 polys = set(found) if polys is None else polys & found.keys()
                 if not polys:
-                    return []
+                    return {}
         needed = [self._shape(power) for power in forms.products[first].powers if not self._is_unit(power)]
-        hosts: list[tuple[int, int]] = []
+        hosts: dict[int, list[int]] = {}
         for poly in self.polys if polys is None else sorted(polys):
             if len(forms.polys[poly]) < len(products):
                 continue
             own: Iterable[int] = self.polys[poly]
             for shape in needed:
                 own = [number for number in own if number in self._index.get(shape, {}).get(poly, ())]
-            hosts.extend((poly, number) for number in own)
+            for number in sorted(own):
+                hosts.setdefault(number, []).append(poly)
         return hosts
 
-    def _fits(self, poly: int, order: Sequence[int], host: int, product: int, names: Renaming, bound: int,
+    def _fits(self, poly: int, hosts: Sequence[int], product: int, names: Renaming, bound: int,
               beyond: Sequence[Power]) -> bool:  # fmt: skip
-        """Whether the other products of a part, with the same rest, are in the same poly."""
+        """Whether the other products of a part, with the same rest, are in a host too."""
         forms = self.forms
         parts = Counter(forms.polys[poly])
         alike: Counter[Signature] = Counter()
+        over = tuple(v // COPIES for v in bits(bound))
         for number, count in parts.items():
-            powers = (*forms.products[number].powers, *beyond)
-            factors, shapes = self._signature(forms.products[number].binds, powers)
-            alike[tuple(sorted(factors + tuple(v // COPIES for v in bits(bound)))), shapes] += count
-        if not alike <= self._signatures(host):
+            part = forms.products[number]
+            factors, shapes = self._signature(part.binds, (*part.powers, *beyond))
+            alike[tuple(sorted(factors + over)), shapes] += count
+        hosts = [host for host in hosts if alike <= self._signatures(host)]
+        if not hosts:
             return False
         rest = forms.product(0, beyond)
         named = {v for v, _ in names}
@@ -267,7 +270,7 @@ class Relevance:
             for number, count in parts.items():
                 whole = forms.times(rest, forms.rename_product(number, both))
                 needed[forms.summed(bound, whole)] += count
-            if needed <= self.polys[host]:
+            if any(needed <= self.polys[host] for host in hosts):
                 return True
         return False
 

@@ -67,7 +67,7 @@ def test_a_peer_computes_the_program(peer: str, name: str) -> None:
     agrees(PEERS[peer], model(name))
 
 
-@pytest.mark.parametrize("name", ["qknorm", "full_mlp"])
+@pytest.mark.parametrize("name", [pytest.param("qknorm", marks=pytest.mark.slow), "full_mlp"])
 def test_compiled_torch_computes_the_program(name: str) -> None:
     agrees(TorchCompile(), model(name))
 

@@ -175,6 +175,17 @@ def settled(loop: Loop, what: str) -> str | None:
     return None
 
 
+def awaited(loop: Loop, what: str) -> str | None:
+    """Why a loop is not changed any more: one inside it asks for what its next iteration reads."""
+    name = loop.axes[0].var
+    for inner in walk(loop.body):
+        if isinstance(inner, Loop) and inner.annotation("prefetch_next") == name:
+            return (
+                f"loop {inner.axes[0].var} asks for the next iteration of loop {name}: it has to be {what} before that"
+            )
+    return None
+
+
 def in_unit(place: Place) -> str | None:
     """Why a block is not moved: it is in a unit."""
     return next((settled(loop, "taken apart") for loop in place.loops if loop.annotation("blockize") is not None), None)

@@ -23,6 +23,8 @@ from pipeline.schedule.trace import replay
 from pipeline.schedule.variables import Tile
 from tests.schedule.programs import applied, golden, keeps_meaning, matmul, refuses
 
+NEXT = (Annotate("mm_k", "prefetch_next", "mm_n"),)
+
 
 def hinted(*before: Step) -> tuple[Step, ...]:
     return (*before, Annotate("mm_k", "prefetch", 2))
@@ -49,6 +51,18 @@ def test_a_hint_stays_where_other_loops_are_split_and_fused() -> None:
     keeps_meaning(matmul(), program)
 
 
+def test_a_hint_may_ask_for_the_next_iteration_of_a_loop_further_out() -> None:
+    program = applied(matmul(), Annotate("mm_k", "prefetch_next", "mm_n"))
+    golden(program, "annotate/prefetch_next")
+    keeps_meaning(matmul(), program)
+
+
+def test_a_loop_whose_next_iteration_is_asked_for_may_still_move_while_it_stays_around() -> None:
+    before = (Annotate("mm_k", "prefetch_next", "mm_n"),)
+    for step in (Reorder(("mm_n", "mm_m")), Split("mm_m", (2,), ("m0", "m1")), Parallel("mm_m")):
+        keeps_meaning(matmul(), applied(matmul(), *before, step))
+
+
 def test_a_hint_stays_when_parameters_get_their_values() -> None:
     sketch = Sketch(matmul()).declare(Tile(("t",), 7, (1,), (4,)))
     sketch = sketch.apply(Split("mm_k", (Poly.symbol("t"),), ("k0", "k1"))).apply(Annotate("k0", "prefetch", 3))
@@ -71,6 +85,22 @@ def test_a_hint_stays_when_parameters_get_their_values() -> None:
         ((), Annotate("mm_k", "prefetch", "far"), "prefetch is 'far', not a positive number"),
         ((), Annotate("mm_k", "tensorize", "x"), "the step Tensorize makes it"),
         (hinted(), Annotate("mm_k", "prefetch", 3), "has the annotation prefetch"),
+        ((), Annotate("mm_k", "prefetch_next", 1), "prefetch_next is 1, not a name"),
+        ((), Annotate("mm_k", "prefetch_next", "x"), "there is no serial loop x around loop mm_k"),
+        ((), Annotate("mm_m", "prefetch_next", "mm_k"), "there is no serial loop mm_k around loop mm_m"),
+        ((), Annotate("mm_k", "prefetch_next", "mm_k"), "there is no serial loop mm_k around loop mm_k"),
+        ((Parallel("mm_m"),), Annotate("mm_k", "prefetch_next", "mm_m"), "there is no serial loop mm_m"),
+        ((Fuse(("mm_m", "mm_n")),), Annotate("mm_k", "prefetch_next", "mm_m"), "there is no serial loop mm_m"),
+        (NEXT, Annotate("mm_k", "prefetch", 3), "has the annotation prefetch_next"),
+        (
+            NEXT,
+            Split("mm_n", (2,), ("n0", "n1")),
+            "loop mm_k asks for the next iteration of loop mm_n: it has to be split",
+        ),
+        (NEXT, Fuse(("mm_m", "mm_n")), "it has to be fused before that"),
+        (NEXT, Unroll("mm_n"), "it has to be unrolled before that"),
+        (NEXT, Reorder(("mm_k", "mm_n")), "asks for the next iteration of loop mm_n, which has to stay around it"),
+        (NEXT, Reorder(("mm_k", "mm_m", "mm_n")), "which has to stay around it"),
         ((Blockize("mm_k"),), Annotate("mm_k", "prefetch", 3), "part of the unit mm_k"),
         ((Unroll("mm_k"),), Annotate("mm_k", "prefetch", 1), "loop mm_k is unrolled"),
         ((Fuse(("mm_m", "mm_n")),), Annotate("mm_m", "prefetch", 1), "loop mm_m is fused of mm_m, mm_n"),

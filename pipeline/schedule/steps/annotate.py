@@ -23,8 +23,9 @@ class Annotate:
     Hints go with their loop when it is reordered. A loop is split, fused, unrolled, vectorized or shared out before it
     gets one, for then there would be another loop, or none, to which it applies.
 
-    Legal when the loop is serial, not fused, not part of a unit, and has no hint of that name. (The annotations
-    blockize and tensorize are made by the steps of those names.)
+    Legal when the loop is serial, not fused, not part of a unit, and has no hint yet; the loop that `prefetch_next`
+    names is a serial one around it, not fused, and stays that from then on. (The annotations blockize and tensorize are
+    made by the steps of those names.)
     """
 
     loop: str

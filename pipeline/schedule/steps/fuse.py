@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipeline.ir.program import Loop, Program
-from pipeline.schedule.nest import loop_at, no_loop, put, settled
+from pipeline.schedule.nest import awaited, loop_at, no_loop, put, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Fuse:
         for loop in found:
             if loop.kind != "serial":
                 return f"loop {loop.axes[0].var} is {loop.kind}: fuse before that"
-            if (reason := settled(loop, "fused")) is not None:
+            if (reason := settled(loop, "fused") or awaited(loop, "fused")) is not None:
                 return reason
         for outer, below in pairwise(found):
             if outer.body is not below:

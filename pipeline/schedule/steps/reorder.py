@@ -48,6 +48,10 @@ class Reorder:
                 if found.kind == "order":
                     ordered.append((loop.axes[0].var, found.why))
         new = [loop.axes[0].var for loop in _moved(chain, self.order)]
+        for loop in chain:
+            name, outer = loop.axes[0].var, loop.annotation("prefetch_next")
+            if outer in new and new.index(str(outer)) > new.index(name):
+                return f"loop {name} asks for the next iteration of loop {outer}, which has to stay around it"
         kept = [name for name, _ in ordered]
         if sorted(kept, key=new.index) != kept:
             return f"loops {', '.join(dict.fromkeys(kept))} must keep their order: {ordered[0][1]}"

@@ -8,7 +8,17 @@ from pipeline.ir.expr import Affine, Expr, affine, from_affine, less, size, subs
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Axis, Block, Derived, Loop, Program, map_block_exprs
 from pipeline.ir.region import at_least, covers
-from pipeline.schedule.nest import clash, find_loop, loop_at, map_blocks, no_loop, put, settled, unknown_symbols
+from pipeline.schedule.nest import (
+    awaited,
+    clash,
+    find_loop,
+    loop_at,
+    map_blocks,
+    no_loop,
+    put,
+    settled,
+    unknown_symbols,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class Split:
             return f"loop {self.loop} is fused of {', '.join(a.var for a in loop.axes)}: split before fusing"
         if loop.kind != "serial":
             return f"loop {self.loop} is {loop.kind}: split it before that"
-        if (reason := settled(loop, "split")) is not None:
+        if (reason := settled(loop, "split") or awaited(loop, "split")) is not None:
             return reason
         reason = unknown_symbols(program, {name for poly in polys for name in poly.symbols()})
         # A loop may hand its own name on to one of its parts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pipeline.ir.program import Program
-from pipeline.schedule.nest import loop_at, no_loop, put, settled
+from pipeline.schedule.nest import awaited, loop_at, no_loop, put, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Unroll:
         loop, _ = loop_at(program, self.loop)
         if loop.kind != "serial":
             return f"loop {self.loop} is {loop.kind} already"
-        return settled(loop, "unrolled")
+        return settled(loop, "unrolled") or awaited(loop, "unrolled")
 
     def apply(self, program: Program) -> Program:
         loop, _ = loop_at(program, self.loop)

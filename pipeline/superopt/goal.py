@@ -11,7 +11,8 @@ from typing import assert_never
 
 from pipeline.errors import ConfigError, listed
 from pipeline.ir.axiom import Axiom
-from pipeline.superopt.normal_form import EXP_OF_SUM, FOUNDATIONS, OPTIONAL, Forms, TooLarge
+from pipeline.superopt.interned import TooLarge
+from pipeline.superopt.normal_form import EXP_OF_SUM, FOUNDATIONS, OPTIONAL, Forms
 from pipeline.superopt.relevance import Relevance
 from pipeline.superopt.rewriting import Rewrite, is_held, variants
 from pipeline.superopt.spec import Apply, Number, Product, Reduction, Spec

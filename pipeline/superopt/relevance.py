@@ -19,7 +19,8 @@ import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from pipeline.superopt.normal_form import COPIES, ONE, Forms, Power, Product, Renaming, TooLarge, bits, mask_of
+from pipeline.superopt.interned import COPIES, ONE, Power, Product, Renaming, TooLarge, bits, mask_of
+from pipeline.superopt.normal_form import Forms
 
 MANY_POLYS = 4096
 SHIFTED = 6  # factors of a softmax whose subsets are all tried

@@ -34,7 +34,8 @@ from pipeline.ir.axiom import (
     variables,
 )  # fmt: skip
 from pipeline.superopt.axiom_check import Instance, instance
-from pipeline.superopt.normal_form import COMMUTATIVE, ONE, Forms, Power, TooLarge, mask_of
+from pipeline.superopt.interned import COMMUTATIVE, ONE, Power, TooLarge, mask_of
+from pipeline.superopt.normal_form import Forms
 from pipeline.superopt.term import App, Leaf, Num, Reduced, Term
 
 MANY_VARIANTS = 256

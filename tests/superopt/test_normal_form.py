@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.superopt.normal_form import Forms, TooLarge
+from pipeline.superopt.interned import TooLarge
+from pipeline.superopt.normal_form import Forms
 from pipeline.superopt.rewriting import form
 from pipeline.superopt.term import App, Leaf, Num, Reduced, Term, total
 from tests.superopt.goal_programs import fn, mul

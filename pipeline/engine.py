@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -58,11 +57,8 @@ from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
 from pipeline.space.task import flops, traffic
 from pipeline.store.store import Store
-from pipeline.superopt.finding import Finding
-from pipeline.superopt.goal import Goal
-from pipeline.superopt.search import superoptimize
-from pipeline.superopt.spec import Spec
-from pipeline.superopt.stage import Axioms, Effort, Outcome, look_for_alternatives
+from pipeline.superopt.searching import Algebra, Searching
+from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import Limits
 from pipeline.verification.module_gate import Report as Verification
 from pipeline.verification.module_gate import verify_module
@@ -175,19 +171,12 @@ class Run:
         settings = self.config.superopt
         if not settings.enabled:
             return Outcome()
-        algebra: Axioms = self._part(Axioms, settings.algebra, "superopt.algebra")
-        axioms = tuple(algebra.axioms)
-        effort = Effort(
-            settings.seconds, settings.subprograms, settings.graphs,
-            Limits(settings.anchors, settings.nodes), f"{self.compiler}\n{axioms}\n{settings.tests}",
+        search = Searching.of(
+            self._part(Algebra, settings.algebra, "superopt.algebra"), target, seed=self.config.seed,
+            workers=settings.workers or target.cores, tests=settings.tests,
         )  # fmt: skip
-
-        def search(spec: Spec, seconds: float) -> Finding:
-            return Finding.of(superoptimize(
-                spec, target, seconds=seconds, seed=self.config.seed, workers=settings.workers or target.cores,
-                goals=partial(Goal.of, axioms=axioms), tests=settings.tests,
-            ))  # fmt: skip
-
+        limits = Limits(settings.anchors, settings.nodes)
+        effort = Effort(settings.seconds, settings.subprograms, settings.graphs, limits, search.version)
         with _progress(None, settings.seconds, "subprograms") as progress:
 
             def report(done: int, count: int, name: str) -> None:

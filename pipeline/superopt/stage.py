@@ -6,12 +6,11 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from pipeline.errors import PipelineError
-from pipeline.ir.axiom import Axiom
+from pipeline.errors import PipelineError, UserError
 from pipeline.ir.graph import Graph, Input
 from pipeline.ir.target import Target
 from pipeline.schedule.rule import Rule
@@ -29,13 +28,6 @@ log = logging.getLogger("pipeline")
 LEAST_SECONDS = 2.0  # a search that gets less is not worth its start
 
 Search = Callable[[Spec, float], Finding]  # within so many seconds
-
-
-class Axioms(Protocol):
-    """What the search may use of algebra to prune."""
-
-    @property
-    def axioms(self) -> Iterable[Axiom]: ...
 
 
 class Notes(Protocol):
@@ -142,6 +134,8 @@ def _searched(
         return Alternative(one, None, (), reason="the time was over")
     try:
         finding = search(one.spec, seconds)
+    except UserError:
+        raise
     except Exception as error:  # the model can do without: a defect of the search must not cost the run
         log.warning("the search for a fused kernel of %s has failed", one.task.name, exc_info=True)
         return Alternative(one, None, (), reason=f"the search has failed: {type(error).__name__}: {error}")

@@ -1,0 +1,180 @@
+"""Runs of the engine with the superoptimizer: chosen where it is faster, off, interrupted, resumed, in a second."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import engine
+from pipeline.config import parse
+from pipeline.errors import UserError
+from pipeline.report.summary import Summary
+from pipeline.runtime.session import Session
+from pipeline.superopt import searching
+from tests.engine_runs import QUICK, artifact_is_whole, records, summary
+
+Run = Callable[..., Summary]
+
+NORMALISED = ("+workload=rmsnorm_linear", "workload.rows=4", "workload.hidden=64", "workload.outputs=48")
+ATTENTION = ("+workload=attention", "workload.heads=2", "workload.queries=12", "workload.dim=8")
+FEW = ("search.trials=12", "search.batch=2", "superopt.seconds=4.0", "superopt.workers=1")
+
+
+@pytest.fixture
+def here(composed: Callable[..., dict[str, Any]], tmp_path: Path) -> Run:
+    """Runs the engine in this process, in a folder of the test, with a store there."""
+
+    def go(*overrides: str, **measurement: dict[str, Any]) -> Summary:
+        url = f"store.url=sqlite:///{tmp_path}/store.sqlite"
+        (tmp_path / "run").mkdir(exist_ok=True)
+        plain = composed(*QUICK, url, "report.progress=false", "registry.packages=[tests]", *overrides)
+        plain["measurement"] |= measurement
+        return engine.run(parse(plain), tmp_path / "run")
+
+    return go
+
+
+def test_a_normalised_product_is_searched_proven_tuned_and_reported(here: Run, tmp_path: Path) -> None:
+    made = here(*NORMALISED, *FEW)
+    assert (made.status, made.verified) == ("complete", True)
+    assert made.superopt is not None
+    (one,) = made.superopt.subprograms
+    assert one.uses == 1 and one.search_seconds is not None and not one.known
+    assert one.graphs and all(graph.bound < 1e-6 and graph.tests >= 1 for graph in one.graphs)
+    assert one.statistics["proven"] == len(one.graphs) and one.statistics["topologies"] > 0
+    assert sum(graph.trials for graph in one.graphs) > 0, "its kernels were measured"
+    assert one.fused_ms is not None and one.ordinary_ms is not None
+    assert one.chosen == (one.fused_ms < one.ordinary_ms) == (len(made.tasks) == 1)
+    assert made.superopt.gained_ms is not None and (made.superopt.gained_ms > 0) == one.chosen
+    assert summary(tmp_path)["superopt"]["subprograms"][0]["reason"] == one.reason
+    page = (tmp_path / "run" / "mugraphs.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == len(one.graphs) and one.graphs[0].text.splitlines()[0].partition(" ")[0] in page
+
+
+def forced(monkeypatch: pytest.MonkeyPatch, faster: bool) -> None:
+    """Every alternative takes a thousandth of what was measured, or a thousand times that."""
+    measured = engine.Contest.cover, engine.Contest.seconds
+
+    def as_if(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: engine.Contest, seconds: list[float]) -> Any:
+            factor = 1e-3 if faster else 1e3
+            return method(self, [s * factor if t.optional else s for s, t in zip(seconds, self.states, strict=True)])
+
+        return call
+
+    monkeypatch.setattr(engine.Contest, "cover", as_if(measured[0]))
+    monkeypatch.setattr(engine.Contest, "seconds", as_if(measured[1]))
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_the_module_is_right_whichever_side_wins(
+    faster: bool, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced(monkeypatch, faster)
+    made = here(*ATTENTION, *FEW, "superopt.seconds=6.0")
+    assert (made.status, made.verified) == ("complete", True)
+    assert made.superopt is not None
+    chosen = [one for one in made.superopt.subprograms if one.chosen]
+    tuned = [one for one in made.superopt.subprograms if one.fused_ms is not None]
+    assert tuned, "some alternative was measured"
+    assert bool(chosen) == faster
+    if faster:
+        assert any(graph.full for one in chosen for graph in one.graphs), "the winner is tested at its full extents"
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(1, 2, 12, 8)).astype(np.float32) for _ in range(3))
+    with Session(tmp_path / "run" / "artifact") as session:
+        (found,) = session.run(None, {"q": q, "k": k, "v": v})
+    scores = q.astype(np.float64) @ k.swapaxes(2, 3) / np.sqrt(8)
+    weights = np.exp(scores - scores.max(3, keepdims=True))
+    np.testing.assert_allclose(found, weights / weights.sum(3, keepdims=True) @ v, rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_run_searches_nothing_and_measures_nothing(here: Run, tmp_path: Path) -> None:
+    first = here(*NORMALISED, *FEW)
+    before = records(tmp_path)
+    second = here(*NORMALISED, *FEW)
+    assert records(tmp_path) == before and second.trials == 0
+    assert first.superopt is not None and second.superopt is not None
+    assert [one.known for one in second.superopt.subprograms] == [True]
+    assert [one.graphs[0].text for one in second.superopt.subprograms] == [
+        one.graphs[0].text for one in first.superopt.subprograms
+    ]
+    assert [graph.trials for one in second.superopt.subprograms for graph in one.graphs] == [
+        graph.trials for one in first.superopt.subprograms for graph in one.graphs
+    ]
+
+
+def test_off_there_is_no_search_and_no_section(here: Run, tmp_path: Path) -> None:
+    made = here(*NORMALISED, *FEW, "superopt=off")
+    assert (made.status, made.verified, made.superopt) == ("complete", True, None)
+    assert len(made.tasks) == 2 and not (tmp_path / "run" / "mugraphs.html").exists()
+    assert all(not record.sketch.startswith('[{"kind":"Begin"') for record in records(tmp_path).values())
+
+
+def test_off_and_on_propose_the_same_for_the_ordinary_tasks(here: Run, tmp_path: Path) -> None:
+    here(*NORMALISED, *FEW, "superopt=off", "search=random", "search.trials=4")
+    before = records(tmp_path)
+    here(*NORMALISED, *FEW, "search=random", "search.trials=12", "store.resume=false")
+    assert before.keys() <= records(tmp_path).keys()
+
+
+def test_with_a_second_for_everything_the_module_is_valid(here: Run, tmp_path: Path) -> None:
+    made = here(*ATTENTION, "search.seconds=1.0", "superopt.seconds=1.0", "superopt.workers=1")
+    assert (made.status, made.verified) == ("complete", True)
+    assert artifact_is_whole(tmp_path)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_an_interrupt_while_alternatives_are_tuned_leaves_a_valid_module(batch: int, here: Run, tmp_path: Path) -> None:
+    runner = {"_target_": "tests.engine_planted.InterruptedRunner", "at": [batch]}
+    made = here(*NORMALISED, *FEW, runner=runner)
+    assert (made.status, made.verified) == ("interrupted", True)
+    assert artifact_is_whole(tmp_path)
+
+
+def test_an_interrupt_during_the_search_leaves_a_valid_module(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: object, **given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(searching, "superoptimize", interrupted)
+    made = here(*ATTENTION, *FEW)
+    assert (made.status, made.verified) == ("interrupted", True)
+    assert made.superopt is not None and made.superopt.subprograms == ()
+    assert artifact_is_whole(tmp_path)
+
+
+def test_a_search_that_breaks_costs_nothing_but_itself(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **given: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(searching, "superoptimize", broken)
+    made = here(*NORMALISED, *FEW)
+    assert (made.status, made.verified) == ("complete", True)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))["superopt"]
+    assert "ZeroDivisionError: planted" in told["subprograms"][0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("superopt.seconds=0.0", r"superopt\.seconds"),
+        ("superopt.graphs=0", r"superopt\.graphs"),
+        ("superopt.algebra.extra=['x + y -> x']", "axiom does not hold.*where x = "),
+        ("superopt.algebra.extra=['x + ']", "axiom"),
+        ("superopt.algebra.without=[no-such-axiom]", "no-such-axiom"),
+        ("+superopt.speed=3", r"superopt\.speed"),
+        ("superopt.algebra._target_=os.system", r"superopt\.algebra.*outside"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_a_mistake_of_the_user(override: str, said: str, here: Run) -> None:
+    with pytest.raises(UserError, match=said):
+        here(*NORMALISED, *FEW, override)

@@ -6,6 +6,7 @@ of primes for proofs.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,7 @@ def contract_arrays(subscripts: str, a: np.ndarray, b: np.ndarray, product: Prod
     return value.transpose([made.index(c) for c in out])
 
 
+@functools.lru_cache(maxsize=4096)
 def split_subscripts(subscripts: str) -> tuple[str, str, str]:
     """The letters of the two operands and of the result of "ab,bc->ac"; CheckError for what is none."""
     operands, arrow, out = subscripts.partition("->")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.ir.poly import Poly
+from pipeline.ir.program import Program
+from pipeline.ir.program_parse import from_text
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import (
     CacheWrite,
@@ -131,6 +133,96 @@ def test_a_convolution_is_cached_at_any_size(size: int) -> None:
 )
 def test_writes_that_cannot_be_cached_are_refused(before: tuple[Step, ...], step: CacheWrite, why: str) -> None:
     refuses(applied(matmul(), *before), step, why)
+
+
+# ---------------------------------------------------------------------- tiles in scratch
+
+
+def scratch(moves: str = "o * 4 + i", init: str = "init 5.0:float32") -> Program:
+    """The rows of A summed, in tiles of four that lie in scratch, of which the last one has two."""
+    return from_text(f"""program scratch():
+    input A: float32[10, 7]
+    output C: float32[10]
+    body:
+        for o in parallel(3):
+            alloc S: float32[4] in shared:
+                for z in serial(4):
+                    block zero:
+                        spatial l in range(4) = z
+                        S[l] = 1.0:float32
+                for i in serial(4):
+                    for r in serial(7):
+                        block sum:
+                            spatial l in range(4) = i
+                            spatial g in range(10) = {moves}
+                            reduce k in range(7) = r
+                            {init}
+                            S[l] += A[g, k]
+                for w in serial(4):
+                    block out:
+                        spatial l in range(4) = w
+                        spatial g in range(10) = o * 4 + w
+                        C[g] = S[l] * 2.0:float32
+""")
+
+
+INNER = (Split("i", (2,), ("i0", "i1")), Reorder(("i0", "r", "i1")))
+
+
+def test_a_tile_in_scratch_has_a_register_tile_of_its_own_and_ends_where_the_tensor_does() -> None:
+    program = applied(scratch(), *INNER, CacheWrite("sum", "local", "i0"))
+    golden(program, "cache_write/scratch")
+    keeps_meaning(scratch(), program)
+
+
+@pytest.mark.parametrize("tile", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("init", ["init 5.0:float32", ""], ids=["with an initial value", "combined"])
+def test_a_tile_in_scratch_is_cached_at_any_size(tile: int, init: str) -> None:
+    steps = (Split("i", (tile,), ("i0", "i1")), Reorder(("r", "i0", "i1")), CacheWrite("sum", "local", "i0"))
+    keeps_meaning(scratch(init=init), applied(scratch(init=init), *steps))
+
+
+def test_a_tile_is_cached_while_its_size_is_a_parameter() -> None:
+    sketch = Sketch(scratch()).declare(Tile(("t",), 4, (1,), (4,))).apply(Split("i", (Poly.symbol("t"),), ("i0", "i1")))
+    for step in (Reorder(("i0", "r", "i1")), CacheWrite("sum", "local", "i0"), DecomposeReduction("sum", "r")):
+        sketch = sketch.apply(step)
+    keeps_meaning(scratch(), sketch)
+
+
+OVER_TILES = """program over_tiles():
+    input A: float32[10]
+    output C: float32[4]
+    body:
+        for p in parallel(1):
+            alloc S: float32[4] in shared:
+                for z in serial(4):
+                    block zero:
+                        spatial l in range(4) = z
+                        S[l] = 0.0:float32
+                for o in serial(3):
+                    for i in serial(4):
+                        block sum:
+                            spatial l in range(4) = i
+                            reduce g in range(10) = o * 4 + i
+                            S[l] += A[g]
+                for w in serial(4):
+                    block out:
+                        spatial l in range(4) = w
+                        C[l] = S[l]
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "step", "why"),
+    [
+        (scratch(), CacheWrite("sum", "shared", "i"), "writes S, which is a cache already"),
+        (scratch("o * 4 + i * 2"), CacheWrite("sum", "local", "o"), "iteration g of block sum leaves out points"),
+        (applied(scratch(), CacheWrite("sum", "local", "o")), CacheWrite("sum", "local", "i"), "is a cache already"),
+        (from_text(OVER_TILES), CacheWrite("sum", "local", "o"), "loop i is spatial and reduced at once"),
+    ],
+)
+def test_tiles_that_could_not_be_written_back_are_refused(program: Program, step: CacheWrite, why: str) -> None:
+    refuses(program, step, why)
 
 
 def test_a_scan_is_not_cached() -> None:

@@ -12,6 +12,7 @@ from tests.superopt.goal_programs import (
     GOALS,
     KEY,
     MASK,
+    ROWS,
     SCALE,
     UP,
     W2,
@@ -32,6 +33,7 @@ from tests.superopt.goal_programs import (
     rms,
     scores,
 )  # fmt: skip
+from tests.superopt.specs import SUITE
 
 
 @pytest.mark.parametrize("name", GOALS)
@@ -109,3 +111,34 @@ def test_a_value_beyond_the_limit_is_unknown_and_is_not_ruled_out() -> None:
     assert not too_large.saturated
     assert too_large.contributes(X) is None and too_large.contributes(mul(X, X)) is None
     assert too_large.is_goal(many) is None
+
+
+@pytest.mark.parametrize("parts", [("t",), ("l", "t"), ("g", "l", "t")])
+@pytest.mark.parametrize("name", SUITE)
+def test_every_specification_of_the_suite_is_saturated_and_is_its_own_goal(name: str, parts: tuple[str, ...]) -> None:
+    spec = SUITE[name]()
+    goal = Goal.of(spec, dict.fromkeys(range(len(spec.extents)), parts))
+    assert goal.saturated and goal.is_goal(goal.root)
+    leaves = [Leaf(n, axes(*tensor.labels, parts="".join(parts))) for n, tensor in enumerate(spec.inputs)]
+    assert all(goal.contributes(leaf) for leaf in leaves)
+    assert all(goal.contributes(part) for part in goal.parts)
+    assert goal.contributes(fn("tanh", leaves[0])) is False
+
+
+def test_a_product_of_divisors_is_unknown_because_sums_are_not_factored() -> None:
+    goal = Goal.of_term(GOALS["two_gates"]())
+    gates = [fn("add", Num(1.0), fn("exp", fn("neg", product(K, X, w)))) for w in (W, W2)]
+    assert goal.contributes(mul(*gates)) and goal.contributes(fn("reciprocal", gates[0]))
+    assert goal.contributes(fn("reciprocal", mul(*gates))) is None
+    assert goal.contributes(fn("reciprocal", fn("add", gates[0], Num(3.0)))) is False
+
+
+def test_a_shift_is_made_once_and_only_by_a_maximum_over_what_is_summed() -> None:
+    goal = Goal.of_term(GOALS["attention_unsafe"]())
+    s, most = scores(), Reduced("max", JL, scores())
+    shifted = fn("exp", fn("sub", s, most))
+    assert goal.contributes(shifted)
+    assert goal.contributes(mul(shifted, fn("exp", fn("neg", most)))) is False
+    over_rows = Reduced("max", axes(ROWS), s)
+    assert goal.contributes(fn("exp", fn("sub", s, over_rows))) is False
+    assert Goal.of_term(GOALS["moe"]()).contributes(Reduced("max", axes(N), product(K, X, W))) is False

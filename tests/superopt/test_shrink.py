@@ -22,7 +22,9 @@ from pipeline.superopt.mugraph import (
 from pipeline.superopt.prove import prove_full, prove_spec
 from pipeline.superopt.shrink import shrunken
 from pipeline.superopt.spec import Product, Spec, SpecInput, SpecNode
+from tests.superopt.expert_mugraphs import EXPERT
 from tests.superopt.hand_mugraphs import axes, nodes
+from tests.superopt.specs import gqa, rmsnorm_linear
 
 
 def product_spec(rows: int = 64, depth: int = 128, columns: int = 96) -> Spec:
@@ -86,3 +88,17 @@ def test_what_fits_at_no_extents_is_refused_with_its_place() -> None:
     turned = MuGraph(("X", "W"), (KernelNode(Transpose((0, 1, 2)), (0,)),), (2,))
     with pytest.raises(CheckError, match="kernel 0"):
         shrunken(product_spec(), turned)
+
+
+@pytest.mark.parametrize(
+    ("spec", "graph"),
+    [(rmsnorm_linear(), EXPERT["rmsnorm_linear"]), (gqa(), EXPERT["online_attention"])],
+    ids=["rmsnorm_linear", "attention"],
+)
+def test_the_experts_mugraphs_are_proven_for_the_specifications_of_the_suite(spec: Spec, graph: MuGraph) -> None:
+    assert prove_spec(spec, graph, rng=np.random.default_rng(1)).equal
+
+
+def test_attention_is_not_equal_to_attention_with_a_scale() -> None:
+    proof = prove_spec(gqa(scale=0.125), EXPERT["online_attention"], rng=np.random.default_rng(1))
+    assert proof.verdict == "different"

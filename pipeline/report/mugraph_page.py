@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from pipeline.errors import CheckError
+from pipeline.errors import PipelineError
 from pipeline.report.mugraph_drawing import draw_svg
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
 from pipeline.superopt.mugraph_parse import from_text
@@ -59,6 +59,6 @@ def _graph(graph: MuGraphSummary, *, shown: bool) -> Iterator[str]:
     yield f"<p>{escape(bound + assuming)}.</p>"
     try:
         yield f"<figure>{draw_svg(from_text(graph.text))}</figure>"
-    except CheckError as error:  # its text is there all the same
+    except PipelineError as error:  # its text is there all the same
         yield f"<p>It cannot be drawn: {escape(str(error))}</p>"
     yield f"<pre>{escape(graph.text)}</pre></details>"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
 from pipeline.search.contest import Contest, Entrant
@@ -128,11 +127,3 @@ def _searched(one: SubprogramSummary) -> str:
 
 def _ms(seconds: float) -> float | None:
     return seconds * 1e3 if math.isfinite(seconds) else None
-
-
-def chosen_graphs(summaries: Sequence[SubprogramSummary]) -> list[tuple[SubprogramSummary, MuGraphSummary]]:
-    """For each subprogram whose fused kernel is used, the µGraph that it has."""
-    return [
-        (one, min((g for g in one.graphs if g.latency_ms is not None), key=lambda g: g.latency_ms or 0.0))
-        for one in summaries if one.chosen
-    ]  # fmt: skip

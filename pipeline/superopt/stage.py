@@ -180,6 +180,10 @@ def _lowered(made: Alternative, most: int, rules: Sequence[Rule], target: Target
         except PipelineError as error:
             reasons.append(str(error))
             continue
+        except Exception as error:  # as above
+            log.warning("a µGraph of %s cannot be lowered", one.task.name, exc_info=True)
+            reasons.append(f"{type(error).__name__}: {error}")
+            continue
         graphs += 1
         key = hashlib.sha256(to_text(proven.graph).encode()).hexdigest()
         lowered += [Lowered(sketch, key, number) for sketch in sketches[: max(1, MOST // most)]]

@@ -1,4 +1,4 @@
-"""What a run says of its fused kernels, in JSON, on the console and on a page: what was proven, chosen or not, and why."""
+"""What a run says of its fused kernels, in JSON, on the console and on a page: proven, chosen or not, and why."""
 
 from __future__ import annotations
 

@@ -8,8 +8,12 @@ import pytest
 
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.ir.target import Target
+from pipeline.schedule.sketch import Sketch
 from pipeline.space.partition import partition
+from pipeline.superopt import stage
 from pipeline.superopt.finding import Finding
+from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.mugraph_builder import MuGraphBuilder
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
@@ -151,6 +155,33 @@ def test_a_graph_that_cannot_be_lowered_is_left_out_with_the_reason() -> None:
     assert one.sketches == () and one.reason.startswith("none of its µGraphs could be lowered")
     both = outcome(normalised(), Search((b.finish(y), fused()))).alternatives[0]
     assert {lowered.graph for lowered in both.sketches} == {1} and both.reason == ""
+
+
+def test_a_rule_that_breaks_on_a_fused_kernel_costs_that_kernel_only() -> None:
+    class Broken:
+        def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
+            raise KeyError("planted")
+
+    graph = normalised()
+    made = look_for_alternatives(
+        graph, partition(graph), TARGET, (*RULES, Broken()), effort(), Search((fused(),)), Notes()
+    )
+    (one,) = made.alternatives
+    assert one.sketches == () and "planted" in one.reason and not made.interrupted
+
+
+def test_a_defect_of_the_lowering_costs_its_own_graph_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = stage.lower_mugraph
+
+    def broken(spec: Spec, graph: MuGraph, *rest: object) -> Sketch:
+        assert graph != replace(fused(2.0), inputs=graph.inputs), "planted"
+        return real(spec, graph, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage, "lower_mugraph", broken)
+    (one,) = outcome(normalised(), Search((fused(2.0), fused()))).alternatives
+    assert {lowered.graph for lowered in one.sketches} == {1}
+    (one,) = outcome(normalised(), Search((fused(2.0),))).alternatives
+    assert one.sketches == () and "AssertionError: planted" in one.reason
 
 
 def test_a_graph_without_subprograms_is_not_searched() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ AXIOMS = Algebra().axioms
 PLAIN = tuple(axiom for axiom in AXIOMS if axiom.name != "exp-shift")
 SHIFT = tuple(axiom for axiom in AXIOMS if axiom.name == "exp-shift")
 SEEDS = range(8)
+OWN = {0: axes(0, 1, parts="lt"), 1: axes(1, parts="lt"), 2: axes(0, parts="t")}
 
 
 @functools.cache
@@ -71,13 +74,39 @@ def test_nor_is_any_part_of_a_shifted_softmax(name: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_terms_that_have_one_class_have_one_value(seed: int) -> None:
     """The other half: random small terms; those of one class must be equal at random points."""
-    rng = np.random.default_rng(seed)
-    some = goal("attention_scale_mask")
-    known: list[Term] = [Leaf(0, axes(0, 1, parts="lt")), Leaf(1, axes(1, parts="lt")), Leaf(2, axes(0, parts="t"))]
-    classes: dict[int, Term] = {}
     fns = ("add", "mul", "div", "sub", "exp", "sqrt", "rsqrt", "reciprocal", "max", "neg")
-    parts = sorted(axes(0, 1, parts="lt"))
     merged = 0
+    for first, *others in classes(fns, np.random.default_rng(seed)):
+        for other in others:
+            merged += 1
+            with np.errstate(all="ignore"):
+                one, two = np.broadcast_arrays(full(first), full(other))
+            numbers = np.isfinite(one) & np.isfinite(two)
+            np.testing.assert_allclose(one[numbers], two[numbers], rtol=1e-7, err_msg=f"{show(first)} {show(other)}")
+    assert merged > 10, "the test saw too few classes with two terms"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_part_of_a_term_is_ruled_out_for_another_of_its_class(seed: int) -> None:
+    """Random small terms again, without signs and exponentials, which may cancel."""
+    fns = ("add", "mul", "div", "sub", "sqrt", "tanh", "max")
+    pairs = 0
+    for same in classes(fns, np.random.default_rng(seed)):
+        for root, other in itertools.permutations(dict.fromkeys(same[:4]), 2):
+            known = Goal.of_term(root)
+            pairs += 1
+            assert known.is_goal(other)
+            ruled_out = [show(part) for part in subterms(other) if known.contributes(part) is False]
+            assert ruled_out == [], f"{show(root)} {show(other)}"
+    assert pairs > 20, "the test saw too few classes with two terms"
+
+
+def classes(fns: Sequence[str], rng: np.random.Generator) -> list[list[Term]]:
+    """Random terms of at most 14 parts by their class, those that are alone in it left out."""
+    some = Goal.of_term(Num(2.0))
+    known: list[Term] = [Leaf(number, factors) for number, factors in OWN.items()]
+    parts = sorted(axes(0, 1, parts="lt"))
+    found: dict[int, list[Term]] = {}
     for _ in range(400):
         a, b = (known[int(i)] for i in rng.integers(0, len(known), 2))
         if rng.random() < 0.4:
@@ -85,30 +114,17 @@ def test_terms_that_have_one_class_have_one_value(seed: int) -> None:
             made: Term = Reduced("sum" if rng.random() < 0.7 else "max", over, a)
         else:
             fn = str(rng.choice(fns))
-            made = applied(fn, a, b)
-        if sum(1 for _ in subterms(made)) > 14:
-            continue
-        known.append(made)
-        number = some.value(made)
-        if number < 0:
-            continue
-        first = classes.setdefault(number, made)
-        if first != made:
-            merged += 1
-            with np.errstate(all="ignore"):
-                one, other = np.broadcast_arrays(full(first), full(made))
-            numbers = np.isfinite(one) & np.isfinite(other)
-            np.testing.assert_allclose(one[numbers], other[numbers], rtol=1e-7, err_msg=f"{show(first)} {show(made)}")
-    assert merged > 10, "the test saw too few classes with two terms"
-
-
-def applied(fn: str, a: Term, b: Term) -> Term:
-    return App(fn, (a,) if fn in UNARY else (a, b))
+            made = App(fn, (a,) if fn in UNARY else (a, b))
+        if sum(1 for _ in subterms(made)) <= 14:
+            known.append(made)
+            number = some.value(made)
+            if number >= 0 and made not in found.setdefault(number, []):
+                found[number].append(made)
+    return [same for same in found.values() if len(same) > 1]
 
 
 def full(term: Term) -> np.ndarray:
     rng = np.random.default_rng(5)
     extents = {factor: 2 for factor in sorted(axes(0, 1, parts="lt"))}
-    own = {0: axes(0, 1, parts="lt"), 1: axes(1, parts="lt"), 2: axes(0, parts="t")}
-    arrays = {n: rng.uniform(0.5, 1.5, [2 if f in factors else 1 for f in extents]) for n, factors in own.items()}
+    arrays = {n: rng.uniform(0.5, 1.5, [2 if f in factors else 1 for f in extents]) for n, factors in OWN.items()}
     return np.asarray(evaluate_term(term, arrays, extents, FloatAlgebra()))

@@ -69,9 +69,8 @@ class InnerProduct:
         made = []
         for packing in self._packings(sketch, block, wide, around, streamed):
             current = sketch
-            for number, step in enumerate(packing):
-                current = current.apply(step)
-                current = _copy_loops(current, f"{block}_pack{number}")
+            for step in packing:
+                current = _copy_loops(current.apply(step), step.name)
             current = _kept(current, block, order, wide, high, sums, around)
             if streamed and not packing:
                 current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1]))

@@ -1,0 +1,107 @@
+"""Tests of InnerProduct: a register tile of a product that shares its nest, and operands packed where it pays."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.ir.program import Loop, Program, walk
+from pipeline.schedule.nest import block_at
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.steps import Pack
+from rules.schedule.inner_product import InnerProduct
+from tests.rules.schedule.nests import columns_first, dot_products, gated_product, row_sums, streamed_product
+from tests.rules.schedule.sketches import golden, keeps, kinds, loops, lowered, product, says_nothing, softmax, through
+from tests.search.spaces import TARGET
+
+RULE = InnerProduct()
+
+
+def packs(sketch: Sketch) -> list[Pack]:
+    return [step for step in sketch.trace if isinstance(step, Pack)]
+
+
+def test_rows_times_a_vector_stay_in_registers_over_the_whole_sum() -> None:
+    program = gated_product()
+    (sketch,) = through(RULE, program)
+    golden(sketch.program, "inner_product/product")
+    keeps(program, sketch)
+    assert kinds(sketch.program, "product") == ["parallel", "serial", "serial", "unrolled", "vectorized"]
+
+
+def test_what_is_known_at_compile_time_is_packed_ahead_of_time() -> None:
+    program = gated_product(role="constant")
+    (sketch,) = through(RULE, program)
+    golden(sketch.program, "inner_product/constant")
+    keeps(program, sketch)
+
+
+def test_what_lies_across_the_lanes_is_packed_in_the_nest() -> None:
+    program = gated_product(turned=True)
+    (sketch,) = through(RULE, program)
+    golden(sketch.program, "inner_product/across")
+    keeps(program, sketch)
+
+
+def test_what_many_rows_use_is_offered_as_it_is_and_packed() -> None:
+    program = gated_product(64, 5)
+    bare, packed = through(RULE, program)
+    assert not packs(bare) and [step.buffer for step in packs(packed)] == ["W"]
+    for sketch in (bare, packed):
+        keeps(program, sketch, samples=2)
+
+
+def test_partial_sums_are_added_to_what_the_accumulator_holds() -> None:
+    program = streamed_product()
+    (sketch,) = through(RULE, program)
+    golden(sketch.program, "inner_product/streamed")
+    keeps(program, sketch)
+
+
+def test_the_next_tile_of_what_is_streamed_is_asked_for() -> None:
+    program = streamed_product(beside=True)
+    (sketch,) = through(RULE, program)
+    hints = [loop.annotations for loop in walk(sketch.program.body) if isinstance(loop, Loop) and loop.annotations]
+    assert hints == [(("prefetch_next", "s"),)]
+    keeps(program, sketch)
+
+
+def test_of_two_operands_along_the_lanes_the_one_that_lies_across_is_packed() -> None:
+    program = dot_products()
+    made = through(RULE, program)
+    assert all("Z" in [step.buffer for step in packs(sketch)] for sketch in made)
+    for sketch in made:
+        keeps(program, sketch)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17])
+@pytest.mark.parametrize("depth", [1, 2, 13])
+@pytest.mark.parametrize("columns", [1, 8, 19])
+def test_products_of_any_size_keep_their_meaning(rows: int, depth: int, columns: int) -> None:
+    for role, turned in (("input", False), ("constant", True)):
+        program = gated_product(rows, depth, columns, role=role, turned=turned)
+        for sketch in through(RULE, program):
+            keeps(program, sketch, samples=2)
+    program = streamed_product(rows, depth, columns, min(depth, 5))
+    for sketch in through(RULE, program):
+        keeps(program, sketch, samples=2)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [row_sums(), columns_first(), lowered(product()), lowered(product(9, 13, 5, bias=True)), lowered(softmax())],
+    ids=["sums of rows", "copies", "a product of its own", "a product with a bias", "a softmax of its own"],
+)
+def test_what_is_no_product_or_shares_no_nest_is_left_to_other_rules(program: Program) -> None:
+    assert says_nothing(RULE, program)
+
+
+def test_rows_shorter_than_half_a_vector_are_left_alone() -> None:
+    assert says_nothing(RULE, dot_products(rows=3))
+    assert not says_nothing(RULE, dot_products(rows=4))
+
+
+def test_what_has_its_schedule_is_left_alone() -> None:
+    for sketch in through(RULE, gated_product(turned=True)):
+        for name in ("product", "product_init", "product_write", "product_pack0"):
+            assert loops(sketch.program, name) and block_at(sketch.program, name)
+            assert RULE.apply(sketch, name, TARGET) == []

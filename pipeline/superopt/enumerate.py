@@ -161,7 +161,7 @@ class Table:
     _far: bool = False
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     _waiting: deque[Offer] = field(default_factory=deque)
-    _goal: bytes = b""
+    _goal: Sample = field(init=False)
     _powers: set[bytes] = field(default_factory=set)
     _output: Factors = frozenset()
     _sums: Factors = frozenset()
@@ -192,8 +192,8 @@ class Table:
     def _begin(self) -> None:
         samples = self.point.run()
         count = len(self.spec.inputs)
-        self._goal = self.point.digest(samples[self.spec.output])
-        self._output = frozenset(samples[self.spec.output].factors)
+        self._goal = samples[self.spec.output]
+        self._output = frozenset(self._goal.factors)
         summed = summed_labels(self.spec)
         self._sums = frozenset(f for label in summed for f in self.point.factored[label])
         for node in self.spec.nodes:
@@ -491,12 +491,12 @@ class Table:
     def _reaches(self, value: Value, sample: Sample) -> str | None:
         """How a value leaves the block as the goal, if it does: "" or the combination over the split factor."""
         if self.split is None or value.kernel == 1:
-            return "" if value.digest == self._goal else None
+            return "" if self.point.agrees(sample, self._goal) else None
         if value.free - {self.split} != self._output or self.split not in value.free:
             return None
         for kind in ("sum", "max"):
             combined = self.point.reduce(kind, frozenset({self.split}), sample)
-            if self.point.digest(combined) == self._goal:
+            if self.point.agrees(combined, self._goal):
                 return kind
         return None
 

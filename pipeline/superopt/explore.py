@@ -22,6 +22,7 @@ from pipeline.superopt.roles import Roles, factors, summed_labels
 from pipeline.superopt.spec import Product, Spec
 from pipeline.superopt.statistics import Statistics
 from pipeline.superopt.term import Factor
+from pipeline.verification.field import DrawAgain
 
 REPEATS = 5  # random points, where a division by zero happens to occur at one
 TILE = 64  # elements of a tile along a looped axis, typically
@@ -143,8 +144,8 @@ def explore(spec: Spec, roles: Roles, target: Target, goals: Goals, statistics: 
         try:
             table.fill(limits)
             break
-        except Unlucky:
-            continue
+        except (Unlucky, DrawAgain):
+            continue  # a division by zero, in the specification or in a value
     else:
         return [], False
     statistics.pruned_dead += len(table.values) - len(needed(table.makers, [goal for goal, _ in table.goals]))

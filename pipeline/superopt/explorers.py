@@ -117,6 +117,8 @@ class Team:
                 left = None if math.isinf(deadline) else deadline - time.monotonic()
                 connection.send((job, left))
                 busy.add(connection)
+            if not busy:
+                return
             left = max(0.0, deadline - time.monotonic())
             ready = [c for c in wait(list(busy), None if math.isinf(left) else left) if isinstance(c, Connection)]
             if not ready:

@@ -85,6 +85,15 @@ class Point:
             found.update(b"-" if part is None else np.ascontiguousarray(np.broadcast_to(part, shape)).tobytes())
         return found.digest()
 
+    def agrees(self, x: Sample, y: Sample) -> bool:
+        """Whether two values are equal here; a part that is dead in one of them (after an exponential) says nothing."""
+        if x.factors != y.factors:
+            return False
+        if not (isinstance(x.data, Residues) and isinstance(y.data, Residues)):
+            return self.digest(x) == self.digest(y)
+        both = x.data.q is not None and y.data.q is not None
+        return np.array_equal(x.data.p, y.data.p) and (not both or np.array_equal(x.data.q, y.data.q))  # type: ignore[arg-type]
+
     def is_anywhere(self, x: Sample) -> bool:
         """Whether some element is not zero."""
         return bool(x.data.p.any() if isinstance(x.data, Residues) else x.data.any())

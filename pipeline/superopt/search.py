@@ -17,20 +17,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipeline.errors import CheckError
 from pipeline.ir.target import Target
 from pipeline.superopt.cost import Estimate, estimate
 from pipeline.superopt.cut import Cut, cuts, join
-from pipeline.superopt.explore import Candidate, Goals, least_seconds, likely_seconds, ranked, shapes
+from pipeline.superopt.explore import REPEATS, Candidate, Goals, least_seconds, likely_seconds, ranked, shapes
 from pipeline.superopt.explorers import Alone, Explorers, Job, Report, Team
+from pipeline.superopt.fingerprint import Point
 from pipeline.superopt.goal import Goal
 from pipeline.superopt.mugraph import MuGraph, block_graphs
 from pipeline.superopt.mugraph_canonical import key
 from pipeline.superopt.mugraph_text import to_text
 from pipeline.superopt.proof import Proof
 from pipeline.superopt.prove import TESTS, prove_spec
-from pipeline.superopt.roles import Roles, assignments, positional_maps, summed_labels
+from pipeline.superopt.roles import Roles, assignments, factors, positional_maps, summed_labels
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.statistics import Statistics
+from pipeline.verification.field import DrawAgain
+from pipeline.verification.field_algebra import NotProvable
 
 KEPT = 8  # programs that are proven
 CUTS = 2  # of a specification into parts
@@ -87,6 +91,8 @@ def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: in
     patience assignments without progress, after which it ends although time is left; None: it does not
     """
     begin = time.monotonic()
+    if (reason := unprovable(spec, seed)) is not None:
+        return Found((), Statistics(), time.monotonic() - begin, exhausted=True, reason=reason)
     search = _Search(spec, target, seed, seconds, begin + (1 - PROVING) * seconds)
     explorers: Explorers = (
         Alone(search.specs, target, goals, seed)
@@ -103,6 +109,20 @@ def superoptimize(spec: Spec, target: Target, *, seconds: float = 60.0, seed: in
     proven, reason = search.prove(most, begin + 1.2 * seconds, tests)
     return Found(proven, search.statistics, time.monotonic() - begin, search.exhausted and not interrupted,
                  interrupted, reason)  # fmt: skip
+
+
+def unprovable(spec: Spec, seed: int) -> str | None:
+    """Why nothing could be proven about a specification, if that is so."""
+    whole = Roles((), ())
+    for repeat in range(REPEATS):
+        try:
+            Point(spec, factors(spec, whole), seed + repeat).run()
+            return None
+        except NotProvable as error:
+            return str(error)
+        except DrawAgain:
+            continue
+    return "a denominator of the specification is zero for every input that was drawn"
 
 
 @dataclass(slots=True)
@@ -235,7 +255,10 @@ class _Search:
                 break
             if alike[_outline(candidate.graph)] >= ALIKE:
                 continue
-            proof = prove_spec(self.whole, candidate.graph, tests=tests, rng=rng)
+            try:
+                proof = prove_spec(self.whole, candidate.graph, tests=tests, rng=rng)
+            except CheckError as error:
+                proof = Proof("not provable", reason=str(error))
             if not proof.equal:
                 self.statistics.refused += 1
                 reason = reason or f"{to_text(candidate.graph)}: {proof}"

@@ -35,6 +35,7 @@ L1_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE, L3_BYTES_PER_CYCLE = 64.0, 40.0, 14.0
 BARRIER_SECONDS, CALL_SECONDS = 0.6e-6, 0.3e-6
 PARTIAL_VECTORS = 4  # of a sum along lanes
 LOOP_CYCLES = 1.0  # taken branch and counter of one iteration that is not unrolled
+TURNED = 4  # rows and lanes from which on a copy is turned in registers
 STREAM = 64.0  # bytes: a shorter run of contiguous elements still moves a whole line
 FEATURES = (
     "seconds", "compute", "level2", "level3", "memory", "latency_share", "load_share", "tasks", "balance", "cover",
@@ -217,9 +218,11 @@ class NestModel:
                 if kind == "unrolled" and access.varies(axis.var):
                     times = times * extent
             if vector is not None and access.varies(vector):
-                stride = _unit_stride(access, vector)
-                times = times * chunks * (1.0 if stride else lanes * 0.8)
-                gathers = gathers + (0.0 if stride else 1.0)
+                if not _unit_stride(access, vector):
+                    turned = self._square(leaf, access, extents, vector, ones) >= TURNED
+                    times = times * np.where(turned, 1.0 + np.log2(lanes), lanes * 0.8)
+                    gathers = gathers + np.where(turned, 0.0, 1.0)
+                times = times * chunks
             fetches = fetches + times * (1.0 if not access.store else 2.0)
         issue = slots / target.fma_per_cycle
         load = fetches / 2.0
@@ -244,6 +247,26 @@ class NestModel:
             "accumulators": accumulators, "unrolled": unrolled, "chunks": chunks, "inner_trips": inner, "code": code,
             "gathers": gathers, "rows": rows,
         }  # fmt: skip
+
+    def _square(
+        self, leaf: Leaf, access: Access, extents: list[tuple[Axis, str, Array]], vector: str, ones: Array
+    ) -> Array:
+        """The shorter side of what the code generator loads row by row and turns in registers, by log2(lanes) shuffles
+        for each vector: the load steps by one element along the serial loops right around the lanes, and the store
+        along the lanes. Less than TURNED where it gathers."""
+        if access.store or leaf.chain or leaf.memory_chain or extents[-1][0].var != vector:
+            return np.zeros_like(ones)
+        if not all(_unit_stride(other, vector) for other in leaf.accesses if other.store):
+            return np.zeros_like(ones)
+        step, rows = Poly.of(1), ones
+        for axis, kind, length in reversed(extents[:-1]):
+            if axis.extent == Poly.of(1):
+                continue
+            if kind != "serial" or not _moves_last_by(access, axis.var, step):
+                break
+            step, rows = step * axis.extent, rows * length
+        side: Array = np.minimum(rows, extents[-1][2])
+        return side
 
     def _jumps(self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array) -> Array:
         """Extra cycles of an iteration of the innermost serial loop: each line that lies about a page from the last
@@ -352,11 +375,16 @@ def _bytes(access: Access, widths: list[Array], limits: list[Any], ones: Array) 
 
 def _unit_stride(access: Access, var: str) -> bool:
     """Do neighbouring lanes read neighbouring elements?"""
+    return _moves_last_by(access, var, Poly.of(1))
+
+
+def _moves_last_by(access: Access, var: str, step: Poly) -> bool:
+    """Does the index move so far along its last dimension, and along no other, where the variable grows by one?"""
     if any(dim is None for dim in access.dims):
         return False
     moving = [i for i, dim in enumerate(access.dims) if dim is not None and dim.coefficient(var).terms]
-    last = access.dims[-1]
-    return moving == [len(access.dims) - 1] and last is not None and last.coefficient(var) == Poly.of(1)
+    last = access.dims[-1] if access.dims else None
+    return moving == [len(access.dims) - 1] and last is not None and last.coefficient(var) == step
 
 
 def _collect(stmt: Stmt, axes: tuple[tuple[Axis, str], ...], buffers: Mapping[str, Buffer], found: list[Leaf]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -29,7 +30,12 @@ from tests.codegen.kernel_runs import avx512, described, native, run_kernel, sse
 from tests.schedule.programs import applied, matmul
 
 X86 = native().triple.startswith(("x86_64", "amd64"))
-TARGETS = {"native": native, "avx2": lambda: described("avx2"), "sse2": sse2, "avx512": avx512}
+TARGETS: dict[str, Callable[[], Target]] = {
+    "native": native,
+    "avx2": lambda: described("avx2"),
+    "sse2": sse2,
+    "avx512": avx512,
+}
 DTYPES: tuple[DType, ...] = ("float32", "float16", "bfloat16", "int8", "float64", "int64", "bool")
 
 PLAIN = """

@@ -161,3 +161,47 @@ def test_a_program_without_any_region_takes_a_call() -> None:
 """)
     seconds, features = NestModel(empty, small.TARGET).evaluate({}, 1)
     assert np.isfinite(seconds).all() and np.isfinite(features).all() and 0 < seconds[0] < 1e-5
+
+
+COPY = """program copy():
+    input x: float32[{n}, {n}]
+    output y: float32[{n}, {n}]
+    body:
+        for i0 in {kind}({outer}):
+            for i1 in {kind}({inner}):
+                for j in vectorized({n}):
+                    block copy:
+                        spatial i in range({n}) = i0 * {inner} + i1
+                        spatial k in range({n}) = j
+                        y[i, k] = {value}
+"""
+
+
+def predicted(value: str, *, n: int = 64, inner: int = 64, kind: str = "serial") -> tuple[float, float]:
+    """Seconds, and how many loads gather."""
+    program = from_text(COPY.format(n=n, outer=n // inner, inner=inner, kind=kind, value=value))
+    seconds, features = NestModel(program, small.TARGET).evaluate({}, 1)
+    return float(seconds[0]), float(features[0, FEATURES.index("gathers")])
+
+
+def test_a_copy_that_is_turned_in_registers_costs_more_than_one_in_a_row_and_less_than_a_gather() -> None:
+    (straight, none), (turned, neither), (gathered, one) = (
+        predicted("x[i, k]"), predicted("x[k, i]"), predicted("x[k, i]", kind="unrolled")
+    )  # fmt: skip
+    assert straight < turned < gathered and (none, neither, one) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("inner", "gathers"), [(64, 0.0), (4, 0.0), (2, 0.0), (1, 0.0)])
+def test_the_loops_of_a_split_row_count_together(inner: int, gathers: float) -> None:
+    assert predicted("x[k, i]", inner=inner)[1] == gathers
+
+
+@pytest.mark.parametrize(
+    "value", ["x[k, 63 + i * -1]", "x[k, 0] + x[i, k]", "guard(i * 2 < 64, x[k, i * 2], 0.0:float32)"]
+)
+def test_a_load_that_does_not_step_by_one_along_the_rows_is_a_gather(value: str) -> None:
+    assert predicted(value)[1] == 1.0
+
+
+def test_a_few_rows_are_gathered() -> None:
+    assert predicted("x[k, i]", n=2, inner=2)[1] == 1.0

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.codegen.llvm.build import build_kernel
 from pipeline.ir.graph import AffineDim
 from pipeline.ir.program import Alloc, Block, Loop, Program, Seq, blocks, walk
 from pipeline.superopt.lower import lower_mugraph
 from pipeline.superopt.spec import Spec
-from tests.codegen.kernel_runs import native
+from tests.codegen.kernel_runs import described, native
 from tests.superopt import lowered_cases as cases
 from tests.superopt.lowered_cases import ALL, attention
-from tests.superopt.lowered_runs import assert_lowered, changed, constants, names_of, sketches, transposed
+from tests.superopt.lowered_runs import assert_lowered, changed, constants, names_of, programs, sketches, transposed
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -147,3 +148,32 @@ def test_the_partial_results_of_a_split_sum_get_a_region_of_their_own() -> None:
     program = lower_mugraph(spec, graph, "p", names_of(spec), native()).program
     assert outer(program) == ["k0_n/k0_s", "k0_v3_acc", "k0_out0_combine_all"]
     assert program.buffer("k0_out0_parts").role == "intermediate"
+
+
+# ---------------------------------------------------------------------- other machines
+
+
+PORTED = ("attention", "split_attention", "rmsnorm_linear", "gated_mlp", "lora", "ntrans", "full_mlp")
+
+
+AVX2 = "+avx2" in native().features
+
+
+@pytest.mark.skipif(not AVX2, reason="this processor has no AVX2")
+@pytest.mark.parametrize("name", PORTED)
+def test_code_for_avx2_alone_is_right(name: str) -> None:
+    spec, graph = ALL[name]()
+    packed = constants(spec, *(one.name for one in spec.inputs if one.name[0] == "w"))
+    assert assert_lowered(packed, graph, target=described("avx2"), interpreted=False)
+
+
+@pytest.mark.parametrize("target", ["aarch64"] if AVX2 else ["aarch64", "avx2"])
+@pytest.mark.parametrize("name", PORTED)
+def test_every_sketch_compiles_for_machines_that_are_not_this_one(name: str, target: str) -> None:
+    spec, graph = ALL[name]()
+    compiled = 0
+    for _, program in programs(spec, graph, described(target), 1):
+        kernel = build_kernel(program, described(target))
+        assert kernel.object_code
+        compiled += 1
+    assert compiled

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from pipeline.ir.expr import Op, affine, loads, variables
-from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Loop
 from pipeline.ir.target import Target
@@ -18,8 +16,9 @@ from pipeline.schedule.variables import Tile
 from rules.schedule.inside_nest import around_own, own_loops, register_symbol
 from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
+from rules.schedule.streaming import streams
 
-STREAMED = 1.5  # operations per byte, in those that the machine can do while it reads one
+AHEAD = 64  # iterations of the sum for which a packed operand is asked for early: some thousand bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class InnerProduct:
         if not (width.is_constant and tall.is_constant):
             most = max(target.vector_registers, 4) * lanes
             sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), most))
-        streamed = _streams(found, vector, target)
+        streamed = streams(found, (vector.axes[0].var,), target)
         made = []
         for packing in self._packings(sketch, block, wide, around, streamed):
             current = sketch
@@ -75,6 +74,8 @@ class InnerProduct:
             if streamed and not packing:
                 current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1]))
             made.append(current)
+            if streamed and any(step.at is None for step in packing):
+                made.append(_try(current, Annotate(sums[-1], "prefetch", AHEAD)))
         return made
 
     def _cut(self, sketch: Sketch, loop: Loop, multiple: int, most: int, lanes: int) -> tuple[Sketch, tuple[str, ...]]:
@@ -156,25 +157,6 @@ def _vector(block: Block, spatial: list[Loop], lanes: int) -> Loop | None:
         if last.coefficient(loop.axes[0].var) == Poly.of(1) and (not extent.is_constant or extent.value >= lanes // 2):
             return loop
     return None
-
-
-def _streams(block: Block, vector: Loop, target: Target) -> bool:
-    """Is the operand along the lanes read for so few rows that memory sets the pace?"""
-    lane_iters = {it.var for it in block.iters if vector.axes[0].var in variables(it.binding)}
-    for load in loads(block.value):
-        used = frozenset().union(*(variables(index) for index in load.indices)) if load.indices else frozenset()
-        if not used & lane_iters:
-            continue
-        rows: dict[frozenset[str], int] = {}  # a dimension has two iterations: in the tile and in the whole tensor
-        for it in block.iters:
-            if it.kind == "spatial" and it.var not in used and it.var not in lane_iters and it.extent.is_constant:
-                mine = variables(it.binding)
-                if not any(variables(other.binding) & mine for other in block.iters if other.var in used):
-                    loop = frozenset(mine)
-                    rows[loop] = max(rows.get(loop, 1), it.extent.value)
-        reuse = prod(rows.values())
-        return 2 * reuse / ITEM_BYTES[load.dtype] < STREAMED * target.peak_gflops() / target.bandwidth_gbs
-    return False
 
 
 def _try(sketch: Sketch, step: Annotate) -> Sketch:

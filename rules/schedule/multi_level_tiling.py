@@ -13,6 +13,7 @@ from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at, find_buffer, find_loop, loop_at, over_loops, readers
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import (
+    Annotate,
     CacheWrite,
     DecomposeReduction,
     Fuse,
@@ -27,10 +28,12 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of, loop_of
+from rules.schedule.streaming import streams
 
 LARGEST_TILE = 64  # iterations of a middle level
 LARGEST_SUM = 1024  # iterations of a reduced loop inside another one
 UNROLLED = 8  # iterations of a reduced loop that is unrolled
+AHEAD = 32  # iterations of the sum for which a packed operand is asked for early: some thousand bytes
 LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
 
 
@@ -73,6 +76,8 @@ class MultiLevelTiling:
                 for number, operand in enumerate(packed):
                     made = _pack(made, plan, operand, f"{block}_pack{number}")
                 results.append(_finish(made, plan))
+                if any(_constant(tiled.program, operand.buffer) for operand in packed) and plan.streamed:
+                    results.extend(_asked_for_early(results[-1], plan))
         return [sketch, *results] if results and self.beside else results
 
 
@@ -85,6 +90,7 @@ class _Plan:
     reduced: list[Iter]
     vector: Iter
     lanes: int
+    streamed: bool = False
     levels: dict[tuple[str, int], list[str]] = field(default_factory=dict)  # ("S", 0) -> loops of that level
     where: dict[str, list[str]] = field(default_factory=dict)  # iteration variable -> its loops, outermost first
 
@@ -107,7 +113,10 @@ def _plans(program: Program, name: str, target: Target, structure: str) -> list[
         return []
     lanes = lanes_of(program, block, target)
     reduced.sort(key=lambda it: -_stride(program, block, it))
-    return [_Plan(name, spatial, reduced, vector, lanes) for vector in _vector_axes(program, block, wide, lanes)]
+    return [
+        _Plan(name, spatial, reduced, vector, lanes, streams(block, (loop_of(vector),), target))
+        for vector in _vector_axes(program, block, wide, lanes)
+    ]
 
 
 def _stride(program: Program, block: Block, it: Iter) -> int:
@@ -321,6 +330,20 @@ def _pack(sketch: Sketch, plan: _Plan, operand: _Operand, name: str) -> Sketch:
     if len(outer) > 1 and Fuse(tuple(outer)).why_not(sketch.program) is None:
         sketch = sketch.apply(Fuse(tuple(outer)))
     return sketch.apply(Parallel(loops[0]))
+
+
+def _constant(program: Program, buffer: str) -> bool:
+    known = find_buffer(program, buffer)
+    return known is not None and known.role == "constant"
+
+
+def _asked_for_early(sketch: Sketch, plan: _Plan) -> list[Sketch]:
+    """The same with the packed operand asked for some iterations ahead: where memory sets the pace, that keeps more of
+    its lines on their way than the processor asks for by itself."""
+    loop = plan.levels["R", 0][-1]
+    found = find_loop(sketch.program, loop)
+    step = Annotate(loop, "prefetch", AHEAD)
+    return [sketch.apply(step)] if found is not None and step.why_not(sketch.program) is None else []
 
 
 def _reduced(plan: _Plan, loop: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from pipeline.ir.program import Loop, Program, walk
 from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import Pack
+from pipeline.schedule.steps import Annotate, Pack
 from rules.schedule.inner_product import InnerProduct
 from tests.rules.schedule.nests import columns_first, dot_products, gated_product, row_sums, streamed_product
 from tests.rules.schedule.sketches import golden, keeps, kinds, loops, lowered, product, says_nothing, softmax, through
@@ -30,9 +30,10 @@ def test_rows_times_a_vector_stay_in_registers_over_the_whole_sum() -> None:
 
 def test_what_is_known_at_compile_time_is_packed_ahead_of_time() -> None:
     program = gated_product(role="constant")
-    (sketch,) = through(RULE, program)
+    sketch, early = through(RULE, program)
     golden(sketch.program, "inner_product/constant")
     keeps(program, sketch)
+    assert [step.key for step in early.trace if isinstance(step, Annotate)] == ["prefetch"]
 
 
 def test_what_lies_across_the_lanes_is_packed_in_the_nest() -> None:

@@ -1,0 +1,31 @@
+"""What rules ask about a product: whether it takes longer to read an operand than to compute with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import prod
+
+from pipeline.ir.expr import loads, variables
+from pipeline.ir.graph import ITEM_BYTES
+from pipeline.ir.program import Block
+from pipeline.ir.target import Target
+
+STREAMED = 1.5  # operations per byte, in those that the machine can do while it reads one
+
+
+def streams(block: Block, lanes: Collection[str], target: Target) -> bool:
+    """Is the operand along the lanes, loops of the block, used for so few rows that memory sets the pace?"""
+    moving = {it.var for it in block.iters if variables(it.binding) & set(lanes)}
+    for load in loads(block.value):
+        used = frozenset().union(*(variables(index) for index in load.indices)) if load.indices else frozenset()
+        if not used & moving:
+            continue
+        inside = {name for it in block.iters if it.var in used for name in variables(it.binding)}
+        rows: dict[frozenset[str], int] = {}  # a dimension may have two iterations: in a tile and in the whole tensor
+        for it in block.iters:
+            mine = variables(it.binding)
+            if it.kind == "spatial" and it.extent.is_constant and it.var not in moving and not mine & inside:
+                rows[mine] = max(rows.get(mine, 1), it.extent.value)
+        reuse = prod(rows.values())
+        return 2 * reuse / ITEM_BYTES[load.dtype] < STREAMED * target.peak_gflops() / target.bandwidth_gbs
+    return False

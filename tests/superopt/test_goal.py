@@ -142,3 +142,21 @@ def test_a_shift_is_made_once_and_only_by_a_maximum_over_what_is_summed() -> Non
     over_rows = Reduced("max", axes(ROWS), s)
     assert goal.contributes(fn("exp", fn("sub", s, over_rows))) is False
     assert Goal.of_term(GOALS["moe"]()).contributes(Reduced("max", axes(N), product(K, X, W))) is False
+
+
+def test_what_came_out_of_a_maximum_may_go_into_it() -> None:
+    most = Reduced("max", axes(K), X)
+    added = Goal.of_term(fn("add", most, mul(SCALE, MASK)))
+    assert added.contributes(fn("add", X, mul(SCALE, MASK)))
+    assert added.is_goal(Reduced("max", axes(K), fn("add", mul(MASK, SCALE), X)))
+    assert added.contributes(fn("add", X, MASK)) is False
+    scaled = Goal.of_term(mul(most, SCALE))
+    assert scaled.contributes(mul(X, SCALE)) and scaled.contributes(mul(SCALE, SCALE)) is False
+
+
+def test_summands_contribute_together_only_with_the_same_rest() -> None:
+    one, other = fn("tanh", W), fn("tanh", W2)
+    apart = Goal.of_term(fn("add", mul(X, one), mul(MASK, other)))
+    together = Goal.of_term(fn("add", mul(X, one), mul(MASK, one)))
+    assert apart.contributes(fn("add", X, MASK)) is False
+    assert together.contributes(fn("add", X, MASK)) is True

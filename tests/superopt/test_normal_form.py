@@ -80,6 +80,10 @@ APART = {
     "a factor stays in a maximum": (most(K, mul(X, A)), mul(A, most(K, X))),
     "different inputs": (X, Leaf(4, X.factors)),
     "a maximum of a sum": (most(K, fn("add", X, Y)), fn("add", most(K, X), most(K, Y))),
+    "what is summed over does not leave a divisor": (
+        fn("reciprocal", fn("add", total(K, mul(X, Y)), total(K, mul(X, Z)))),
+        fn("div", fn("reciprocal", X), fn("add", total(K, Y), total(K, Z))),
+    ),
     "an exponential of a sum of many": (fn("exp", total(K, X)), total(K, fn("exp", X))),
 }
 

@@ -165,7 +165,7 @@ class Table:
     _powers: set[bytes] = field(default_factory=set)
     _output: Factors = frozenset()
     _sums: Factors = frozenset()
-    _forms: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _forms: dict[tuple[object, ...], bytes] = field(default_factory=dict)
 
     def fill(self, limits: Limits) -> None:
         """Enumerate until nothing is left or a limit is met; again with wider limits goes on from there."""
@@ -411,26 +411,27 @@ class Table:
                 stale: frozenset[int], kernel: int, whole: bool) -> None:  # fmt: skip
         running = op if isinstance(op, RunningMost) else None
         place = (depth, after, stale, kernel, whole, running)
-        free = self._free(op, operands)
-        number = self._forms.get((form, free, *place)) if form >= 0 else None
-        if number is not None:
-            self._another_way(number, op, operands)
-            return
         sample = self._sample(op, operands)
         if sample is None:
             self.statistics.not_provable += 1
             return
+        free = frozenset(sample.factors)
         if self._least_bytes(free, kernel) > self.scratch:
             self.statistics.pruned_memory += 1
             return
         digest = self.point.digest(sample)
         number = self._numbers.get((digest, *place))
         if number is not None:
-            self._forms[(form, free, *place)] = number
             self._another_way(number, op, operands)
             return
+        if form >= 0 and getattr(op, "kind", "sum") != "sum":
+            same = self._forms.setdefault((form, free, *place), digest)
+            if same != digest:  # equal, but not for every order: max(x - m) and max(x) - m
+                self.statistics.not_provable += 1
+                return
         number = len(self.values)
-        self._numbers[(digest, *place)] = self._forms[(form, free, *place)] = number
+        self._numbers[(digest, *place)] = number
+        self._forms.setdefault((form, free, *place), digest)
         stale = frozenset({number}) if running is not None else stale
         value = Value(form, free, depth, after, stale, kernel, whole, digest)
         self.values.append(value)
@@ -446,20 +447,6 @@ class Table:
             how = self._reaches(value, sample)
             if how is not None:
                 self.goals.append((number, how))
-
-    def _free(self, op: Operator, operands: tuple[int, ...]) -> Factors:
-        """The factors that a value varies with, as far as the way that it is made tells."""
-        whole = frozenset[Factor]().union(*(self.values[i].free for i in operands))
-        match op:
-            case Read(number):
-                return frozenset(self.point.leaf(number).factors)
-            case Summed(over) | Folded(_, over):
-                return whole - over
-            case Gathered(_, level) | RunningMost(_, level) | Rescaled(level):
-                v = self.values[operands[0]]
-                return whole - {*self.frames[v.kernel].loops[level : v.depth]}
-            case _:
-                return whole
 
     def _another_way(self, number: int, op: Operator, operands: tuple[int, ...]) -> None:
         self.statistics.pruned_equal += 1

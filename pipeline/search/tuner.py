@@ -28,6 +28,7 @@ from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
 
 HOPE = 0.3  # of its best time: what further tuning of a task can come to at most
+CLOSE = 0.7  # of its time: a gain that measuring again, or a roofline that is wrong, may bring
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 
@@ -192,6 +193,8 @@ class Tuner:
         for state in self.states:
             if self.interrupted or len(state.kernels) < 2 or self._budget.finalists < 2:
                 continue
+            if not self._would_matter(state, CLOSE * state.best):
+                continue
             try:
                 self._finalists(state)
             except KeyboardInterrupt:
@@ -233,17 +236,21 @@ class Tuner:
             open_ = [i for i in open_ if not self.states[i].optional]  # what the module needs comes first
         else:
             open_ = [i for i in open_ if self._may_matter(i)]
+            fresh = [i for i in open_ if not self.states[i].bests]
+            open_ = fresh[:1] or open_  # of several options the one that was given first
         return choose([state.progress() for state in self.states], open_, budget.patience, budget.min_gain)
 
     def _may_matter(self, number: int) -> bool:
         """Whether the module may become faster by this task: not where it loses to others by more than it can gain."""
         state = self.states[number]
-        total = self.total
-        if len(state.bests) < 2 or total == float("inf"):
+        if len(state.bests) < 2:
             return True
-        seconds = [other.best for other in self.states]
-        seconds[number] = min(max(state.roofline, HOPE * state.best), 0.7 * state.best)  # a roofline may be wrong
-        return self._whole(seconds) < total
+        return self._would_matter(state, min(max(state.roofline, HOPE * state.best), CLOSE * state.best))
+
+    def _would_matter(self, state: TaskState, seconds: float) -> bool:
+        """Whether the module would be faster if the task took so many seconds."""
+        total = self.total
+        return total == float("inf") or self._whole([seconds if s is state else s.best for s in self.states]) < total
 
     def _spent(self) -> int:
         """Trials that count towards the budget: those of a run that was cut short need not be made again."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,8 @@ from pipeline.superopt.subprograms import Limits, Subprogram, subprograms
 
 log = logging.getLogger("pipeline")
 
-LEAST_SECONDS = 2.0  # a search that gets less is not worth its start
+LEAST_SECONDS = 5.0  # a search that gets less is not worth its start
+SHARE = 1 / 3  # of the time that is left for one search, where others wait
 
 Search = Callable[[Spec, float], Finding]  # within so many seconds
 
@@ -94,7 +94,7 @@ def look_for_alternatives(
 ) -> Outcome:  # fmt: skip
     """Searches the subprograms that promise most, until the time or the number of alternatives is reached.
 
-    Each gets a share of the time that is left, by what it promises. An interrupt ends the stage with what there is.
+    Each gets a share of the time that is left. An interrupt ends the stage with what there is.
     """
     start = time.monotonic()
     found: list[Alternative] = []
@@ -106,7 +106,7 @@ def look_for_alternatives(
             one = waiting.pop(0)
             report(count - len(waiting), count, one.task.name)
             left = effort.seconds - (time.monotonic() - start)
-            share = one.promise / math.fsum(other.promise for other in (one, *waiting))
+            share = max(SHARE, 1 / (1 + len(waiting)))
             ready = sum(1 for alternative in found if alternative.sketches)
             made = (
                 Alternative(one, None, (), reason=f"{ready} alternatives were found before it")

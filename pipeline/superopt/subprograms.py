@@ -20,6 +20,7 @@ from pipeline.superopt.spec import Spec
 
 MOST_SETS = 48  # candidates that end in one task
 BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
+LIKE = 0.5  # of the share that a part saves: what the whole must save to be looked at before it
 COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
 
@@ -44,14 +45,19 @@ class Subprogram:
     chained: float
 
     @property
+    def saved(self) -> float:
+        """Seconds of one use, at the roofline."""
+        return self.ordinary - self.seconds
+
+    @property
     def promise(self) -> float:
         """How early it is worth a search: what it can save, how large a part that is, how large the search.
 
         Products in a chain must agree on their tiles: that may cost some of their speed, which lessens the hope.
         """
-        saved = self.ordinary - self.seconds
-        hope = saved / (saved + COMPROMISE * self.chained)
-        return len(self.uses) * saved * (saved / self.ordinary) * hope / 1.5 ** anchors(self.task.graph)
+        hope = self.saved / (self.saved + COMPROMISE * self.chained)
+        share = self.saved / self.ordinary
+        return len(self.uses) * self.saved * share * hope / 1.5 ** anchors(self.task.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class Limits:
 def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits | None = None) -> tuple[Subprogram, ...]:
     """Those with at least two products or reductions that the roofline finds faster than what they replace.
 
-    The one that promises most comes first.
+    The one that promises most comes first; before a part of it comes the whole, where that saves a like share: the
+    search for it looks at its parts too.
     """
     limits = Limits() if limits is None else limits
     roofline = Roofline(graph, target)
@@ -90,7 +97,20 @@ def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits |
         spec = specify(task.graph, task.constants) if fused < ordinary else None
         if isinstance(spec, Spec):
             made.append(Subprogram(task, spec, tuple(uses), tuple(replaced), fused, ordinary, roofline.chained(task)))
-    return tuple(sorted(made, key=lambda one: -one.promise)[: limits.count])
+    return tuple(_whole_first(sorted(made, key=lambda one: -one.promise)[: limits.count]))
+
+
+def _whole_first(ranked: Sequence[Subprogram]) -> list[Subprogram]:
+    done: dict[str, Subprogram] = {}
+    for one in ranked:
+        wholes = [
+            other for other in ranked
+            if set(one.replaced[0]) < set(other.replaced[0]) and other.saved > one.saved
+            and other.saved / other.ordinary > LIKE * one.saved / one.ordinary
+        ]  # fmt: skip
+        for other in (*sorted(wholes, key=lambda whole: -whole.saved), one):
+            done.setdefault(other.task.key, other)
+    return list(done.values())
 
 
 def _readers(graph: Graph, parts: Partition) -> list[set[int]]:

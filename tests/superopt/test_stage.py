@@ -17,6 +17,7 @@ from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.mugraph_builder import MuGraphBuilder
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
+from pipeline.superopt.subprograms import subprograms
 from tests.superopt.model_graphs import TARGET, bert
 from tests.superopt.stage_cases import RULES, Notes, Search, effort, finding, fused, normalised
 
@@ -86,8 +87,8 @@ def test_no_search_is_given_more_than_is_left_and_the_most_promising_comes_first
     search = Search()
     made = outcome(bert(), search, tries=effort(seconds=5.0))
     assert len(search.given) > 3 and max(search.given) <= 5.0
-    promises = [one.subprogram.promise for one in made.alternatives]
-    assert promises == sorted(promises, reverse=True)
+    ranked = [one.task.key for one in subprograms(bert(), partition(bert()), TARGET)]
+    assert [one.subprogram.task.key for one in made.alternatives] == ranked
     assert all(one.reason == "nothing is left" for one in made.alternatives if one.finding)
 
 

@@ -181,7 +181,8 @@ def _refused(axiom: Axiom, left: float, right: float, values: Mapping[str, np.nd
 
 
 def _where(axiom: Axiom) -> str:
-    return f"axiom {axiom.name!r}: {axiom.text.strip()}"
+    text = " ".join(axiom.text.split())
+    return f"axiom {text}" if axiom.name == text else f"axiom {axiom.name!r}, {text}"
 
 
 def _shape(leaf: Leaf, extents: Mapping[Factor, int]) -> tuple[int, ...]:

@@ -107,6 +107,11 @@ class Team:
             theirs.close()
             self._members.append((member, ours))
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Their process numbers."""
+        return tuple(member.pid or 0 for member, _ in self._members)
+
     def run(self, jobs: Iterable[Job], deadline: float) -> Iterator[Report]:
         waiting = iter(jobs)
         idle = [connection for _, connection in self._members]
@@ -115,7 +120,10 @@ class Team:
             while idle and (job := next(waiting, None)) is not None:
                 connection = idle.pop()
                 left = None if math.isinf(deadline) else deadline - time.monotonic()
-                connection.send((job, left))
+                try:
+                    connection.send((job, left))
+                except OSError:
+                    continue  # it was killed, and the job with it
                 busy.add(connection)
             if not busy:
                 return

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.report.summary import Summary
 from pipeline.runtime.session import Session
 from pipeline.superopt import searching
-from tests.engine_runs import QUICK, artifact_is_whole, records, summary
+from tests.engine_runs import QUICK, artifact_is_whole, records, run, start, summary
 
 Run = Callable[..., Summary]
 
@@ -178,3 +181,31 @@ def test_a_search_that_breaks_costs_nothing_but_itself(
 def test_a_setting_that_makes_no_sense_is_a_mistake_of_the_user(override: str, said: str, here: Run) -> None:
     with pytest.raises(UserError, match=said):
         here(*NORMALISED, *FEW, override)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_during_the_search_leaves_a_valid_module_or_nothing_broken(
+    ends: signal.Signals, tmp_path: Path
+) -> None:
+    """Ctrl-C ends with the best so far; after a kill the next run ends as if there had been none."""
+    slow = (*ATTENTION, *QUICK, "search.trials=6", "search.batch=2", "superopt.seconds=300.0", "superopt.workers=2")
+    process = start(tmp_path, [*slow, "report.progress=true"])
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "subprograms, of" in line:
+            break
+    time.sleep(3.0)  # its workers have begun
+    process.send_signal(ends)
+    said, _ = process.communicate(timeout=120)
+    if ends is signal.SIGINT:
+        assert process.returncode == 0, said
+        told = summary(tmp_path)
+        assert (told["status"], told["verified"]) == ("interrupted", True)
+    else:
+        assert process.returncode == -signal.SIGKILL
+        artifact_is_whole(tmp_path)
+        told = run(tmp_path, *ATTENTION, *QUICK, *FEW)
+        assert (told["status"], told["verified"]) == ("complete", True)
+    assert artifact_is_whole(tmp_path)

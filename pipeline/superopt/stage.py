@@ -18,6 +18,7 @@ from pipeline.space.generate import MOST, generate
 from pipeline.space.partition import Partition
 from pipeline.superopt.finding import Finding, from_json, to_json
 from pipeline.superopt.lower import lower_mugraph
+from pipeline.superopt.mugraph import BlockGraph, MuGraph
 from pipeline.superopt.mugraph_text import to_text
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.subprograms import Limits, Subprogram, subprograms
@@ -44,7 +45,7 @@ class Effort:
 
     seconds      of search in all
     subprograms  alternatives that are tuned, at most
-    graphs       µGraphs of each that are tuned, the fastest by the model
+    graphs       µGraphs of each that are tuned: of those that cut their operands alike the fastest by the model
     version      whatever else decides over what is found: of this program, of the axioms
     """
 
@@ -163,17 +164,20 @@ def _key(spec: Spec, effort: Effort, target: Target) -> str:
 
 
 def _lowered(made: Alternative, most: int, rules: Sequence[Rule], target: Target) -> Alternative:
-    """With the sketches of its best µGraphs; what cannot be lowered is left out, with the reason."""
+    """With the sketches of its best µGraphs that cut differently; what cannot be lowered is left out and told."""
     assert made.finding is not None
     one = made.subprogram
     names = [node.op.name for node in one.task.graph.nodes if isinstance(node.op, Input)]
     arguments = [names[tensor.source] for tensor in one.spec.inputs]
     lowered: list[Lowered] = []
     reasons: list[str] = []
-    graphs = 0
+    taken: set[object] = set()
     for number, proven in enumerate(made.finding.graphs):
-        if graphs >= most:
+        cuts = _cuts(proven.graph)
+        if len(taken) >= most:
             break
+        if cuts in taken:
+            continue
         try:
             start = lower_mugraph(one.spec, proven.graph, one.task.name, arguments, target)
             sketches = generate(start, rules, target)
@@ -184,8 +188,17 @@ def _lowered(made: Alternative, most: int, rules: Sequence[Rule], target: Target
             log.warning("a µGraph of %s cannot be lowered", one.task.name, exc_info=True)
             reasons.append(f"{type(error).__name__}: {error}")
             continue
-        graphs += 1
+        taken.add(cuts)
         key = hashlib.sha256(to_text(proven.graph).encode()).hexdigest()
         lowered += [Lowered(sketch, key, number) for sketch in sketches[: max(1, MOST // most)]]
     reason = "" if lowered else f"none of its µGraphs could be lowered: {'; '.join(dict.fromkeys(reasons))}"
     return replace(made, sketches=tuple(lowered), reason=reason)
+
+
+def _cuts(graph: MuGraph) -> object:
+    """How each kernel cuts its operands and what it loops over: µGraphs that agree in that run alike."""
+    return tuple(
+        (block.grid, block.loops, frozenset(zip(node.inputs, block.inputs, strict=True)), block.outputs[0].omap)
+        if isinstance(block := node.op, BlockGraph) else node
+        for node in graph.nodes
+    )  # fmt: skip

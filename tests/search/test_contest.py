@@ -16,7 +16,7 @@ from pipeline.superopt.stage import Alternative, look_for_alternatives
 from tests.search.contests import entered, measure, sketch_of
 from tests.space.partition_runs import assert_whole
 from tests.superopt.model_graphs import TARGET
-from tests.superopt.stage_cases import RULES, WIDTH, Notes, Search, effort, fused, normalised
+from tests.superopt.stage_cases import RULES, WIDTH, Notes, Search, effort, fused, normalised, unlooped
 
 
 def test_what_is_needed_is_no_option_and_an_alternative_is_one() -> None:
@@ -67,7 +67,7 @@ def test_the_winner_is_tested_at_its_full_extents() -> None:
 
 
 def test_a_wrong_winner_leaves_and_the_next_best_takes_its_place() -> None:
-    made = entered(fused(2.0 / WIDTH), fused())
+    made = entered(fused(2.0 / WIDTH), unlooped())
     measure(made, 0, 4.0)
     measure(made, 1, 3.0)
     measure(made, 2, 5.0, sketch_of(made, 0))

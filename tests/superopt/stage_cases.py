@@ -41,6 +41,18 @@ def fused(scale: float = 1 / WIDTH) -> MuGraph:
     return b.finish(y)
 
 
+def unlooped() -> MuGraph:
+    """All of x in one tile."""
+    b = MuGraphBuilder()
+    x, w = b.input("x", rank=2), b.input("w", rank=2)
+    with b.kernel(grid={"n": None}) as k:
+        tx, tw = k.load(x), k.load(w, imap={"n": 0})
+        y = k.store(
+            k.contract("mk,nk->mn", tx, tw) * k.rsqrt(k.fold("sum", tx * tx, axis=1) * (1 / WIDTH)), omap={"n": 1}
+        )
+    return b.finish(y)
+
+
 def finding(spec: Spec, *graphs: MuGraph) -> Finding:
     """What a search of the specification would give that has found these, without its proofs."""
     names = tuple(tensor.name for tensor in spec.inputs)

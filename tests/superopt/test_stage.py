@@ -19,7 +19,7 @@ from pipeline.superopt.spec import Spec
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import subprograms
 from tests.superopt.model_graphs import TARGET, bert
-from tests.superopt.stage_cases import RULES, Notes, Search, effort, finding, fused, normalised
+from tests.superopt.stage_cases import RULES, Notes, Search, effort, finding, fused, normalised, unlooped
 
 
 def outcome(graph: Graph, search: Search, notes: Notes | None = None, tries: Effort | None = None) -> Outcome:
@@ -179,10 +179,17 @@ def test_a_defect_of_the_lowering_costs_its_own_graph_only(monkeypatch: pytest.M
         return real(spec, graph, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage, "lower_mugraph", broken)
-    (one,) = outcome(normalised(), Search((fused(2.0), fused()))).alternatives
+    (one,) = outcome(normalised(), Search((fused(2.0), unlooped()))).alternatives
     assert {lowered.graph for lowered in one.sketches} == {1}
     (one,) = outcome(normalised(), Search((fused(2.0),))).alternatives
     assert one.sketches == () and "AssertionError: planted" in one.reason
+
+
+def test_of_graphs_that_cut_their_operands_alike_the_first_is_tuned() -> None:
+    alike = fused(2.0)
+    made = outcome(normalised(), Search((fused(), alike, unlooped()))).alternatives[0]
+    assert {lowered.graph for lowered in made.sketches} == {0, 2}
+    assert made.finding is not None and len(made.finding.graphs) == 3
 
 
 def test_a_graph_without_subprograms_is_not_searched() -> None:

@@ -260,11 +260,10 @@ class NestModel:
             return np.zeros_like(ones)
         step, rows = Poly.of(1), ones
         for axis, kind, length in reversed(extents[:-1]):
-            if axis.extent == Poly.of(1):
-                continue
-            if kind != "serial" or not _moves_last_by(access, axis.var, step):
+            if kind != "serial":
                 break
-            step, rows = step * axis.extent, rows * length
+            if _moves_last_by(access, axis.var, step):
+                step, rows = step * axis.extent, rows * length
         side: Array = np.minimum(rows, extents[-1][2])
         return side
 

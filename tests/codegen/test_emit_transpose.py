@@ -81,6 +81,23 @@ program parts():
                         P[i, j, l] = guard(i * {inner} + j < {k}, B[l, i * {inner} + j], 0.0:float32)
 """
 
+HEADS = """
+program heads():
+    input B: float32[{n}, 3, {k}]
+    output P: float32[{outer}, {inner}, 3, {n}]
+    body:
+        for k0 in serial({outer}):
+            for {first} in serial({first_extent}):
+                for {second} in serial({second_extent}):
+                    for v in vectorized({n}):
+                        block pack:
+                            spatial i in range({outer}) = k0
+                            spatial j in range({inner}) = k1
+                            spatial m in range(3) = h
+                            spatial l in range({n}) = v
+                            P[i, j, m, l] = guard(i * {inner} + j < {k}, B[l, m, i * {inner} + j], 0.0:float32)
+"""
+
 VALUE = """
 program value():
     input A: float16[{n}, {n}]
@@ -232,6 +249,21 @@ def test_the_parts_of_a_split_row_are_transposed_as_one(outer: int, inner: int, 
     feeds = drawn(program)
     same(ran(program, feeds, native()), interpret(program, feeds)["P"])
     assert turned(program, native())
+
+
+@pytest.mark.parametrize("heads_last", [True, False])
+@pytest.mark.parametrize(("outer", "inner", "k"), [(32, 2, 64), (2, 17, 33), (1, 20, 20), (20, 1, 18)])
+def test_a_loop_between_the_rows_and_the_lanes_goes_around_both(
+    outer: int, inner: int, k: int, heads_last: bool
+) -> None:
+    names = [("k1", inner), ("h", 3)] if heads_last else [("h", 3), ("k1", inner)]
+    program = from_text(
+        HEADS.format(n=21, k=k, outer=outer, inner=inner, first=names[0][0], first_extent=names[0][1],
+                     second=names[1][0], second_extent=names[1][1])
+    )  # fmt: skip
+    assert turned(program, native()) and turned(program, described("aarch64"))
+    feeds = drawn(program)
+    same(ran(program, feeds, native()), interpret(program, feeds)["P"])
 
 
 def test_a_pack_of_a_transposed_operand_is_transposed_in_registers() -> None:

@@ -49,11 +49,18 @@ class TransposeEmitter(PrefetchEmitter):
         before = {axis.var: self.ranges.get(axis.var) for axis in (copy.row, copy.lane)}
         for axis in (copy.row, copy.lane):
             self.ranges[axis.var] = (0, axis.extent.value - 1)
-        done = self.in_squares(copy)
+        done = self.reordered(copy) if copy.outer else self.in_squares(copy)
         for var, bounds in before.items():
             if bounds is not None:
                 self.ranges[var] = bounds
         return done
+
+    def reordered(self, copy: TransposedCopy) -> bool:
+        """The row loop right around the lanes, the others around both, where that makes room for squares."""
+        if not self.side(copy, _whole(copy)):
+            return False
+        self.serial(list(copy.outer), Loop((copy.row,), Loop((copy.lane,), copy.block, "vectorized")))
+        return True
 
     def in_squares(self, copy: TransposedCopy) -> bool:
         """Squares where all conditions are known to hold, and the other iterations as they are; where that is not known

@@ -21,12 +21,14 @@ class TransposedCopy:
     lane   the vectorized loop: the store steps by one element along it
     block  over loop variables, without iteration variables: what they have left out is in `where`
     loads  those of its value that step by one element along `row`, but not along `lane`
+    outer  loops of the nest that lie inside the row loop or around it, and have to be around both
     """
 
     row: Axis
     lane: Axis
     block: Block
     loads: tuple[Load, ...]
+    outer: tuple[Axis, ...] = ()
 
 
 def transposed_copy(loop: Loop, strides: Callable[[str], tuple[int, ...]], ranges: Ranges) -> TransposedCopy | None:
@@ -49,23 +51,22 @@ def transposed_copy(loop: Loop, strides: Callable[[str], tuple[int, ...]], range
     forms = {load: _offset(load.indices, strides(load.buffer)) for load in loads(flat.value)}
     stored = _offset(flat.indices, strides(flat.buffer))
     tested = [_difference(condition) for condition in (*flat.where, *_guards(flat.value))]
-    if stored is None or None in tested:
+    if stored is None or None in tested or stored.coefficient(lane.var) != Poly.of(1):
         return None
-    row, merged = _as_one(axes, flat, [stored, *forms.values(), *tested])
-    if row is None or stored.coefficient(lane.var) != Poly.of(1) or not stored.coefficient(row.var).terms:
+    long = [axis for axis in axes if axis.extent.value != 1]
+    apart = [load for load in dict.fromkeys(_certain(flat.value)) if _apart(forms[load], lane)]
+    rows = [axis for axis in long if stored.coefficient(axis.var).terms and _read_along(axis, apart, forms)]
+    if not rows:
         return None
-    found = []
-    for load in _certain(flat.value):
-        form = forms[load]
-        if form is None or form.coefficient(row.var) != Poly.of(1) or load in found:
-            continue
-        if form.coefficient(lane.var) not in (Poly.of(0), Poly.of(1)):
-            found.append(load)
-    if not found:
-        return None
-    zero: dict[str, Expr] = {axis.var: ZERO for axis in merged}
+    found = _read_along(rows[-1], apart, forms)
+    number = long.index(rows[-1])
+    row, merged, others = _as_one(long[number], long[:number], _bare(flat.value), [stored, *forms.values(), *tested])
+    others = (*others, *long[number + 1 :])
+    if others and others == tuple(long[: len(others)]):
+        return None  # the nest is found again inside them
+    zero: dict[str, Expr] = {axis.var: ZERO for axis in (*merged, *(a for a in axes if a.extent.value == 1))}
     turned = tuple(load for load in (substitute(load, zero) for load in found) if isinstance(load, Load))
-    return TransposedCopy(row, lane, _substituted(flat, zero), turned)
+    return TransposedCopy(row, lane, _substituted(flat, zero), turned, others)
 
 
 def moved(copy: TransposedCopy, row: int, lane: int) -> Block:
@@ -127,24 +128,35 @@ def _over_loops(block: Block, ranges: Ranges) -> Block | None:
     return Block(block.name, (), block.buffer, indices, over_loops(block, block.value), where=tuple(kept))
 
 
-def _as_one(axes: list[Axis], flat: Block, forms: list[Affine | None]) -> tuple[Axis | None, list[Axis]]:
-    """The innermost loop of more than one iteration, with those around it that go on where it ends; the axes that are
-    0 then. No loop where one of them does not go on."""
-    long = [axis for axis in axes if axis.extent.value != 1]
-    merged = [axis for axis in axes if axis.extent.value == 1]
-    if not long:
-        return None, merged
-    row = long[-1]
-    bare = _bare(flat.value)
-    for axis in reversed(long[:-1]):
-        if {axis.var, row.var} & bare:
-            return None, merged
-        for form in forms:
-            if form is None or form.coefficient(axis.var) != form.coefficient(row.var) * row.extent:
-                return None, merged
-        row = Axis(row.var, row.extent * axis.extent)
-        merged.append(axis)
-    return row, merged
+def _as_one(
+    row: Axis, around: list[Axis], bare: frozenset[str], forms: list[Affine | None]
+) -> tuple[Axis, list[Axis], tuple[Axis, ...]]:
+    """The row loop with those around it that go on where it ends; these, which are 0 then; the others."""
+    merged: list[Axis] = []
+    others: list[Axis] = []
+    for axis in reversed(around):
+        steps = [(_coefficient(form, axis), _coefficient(form, row)) for form in forms]
+        on = all(outer is not None and inner is not None and outer == inner * row.extent for outer, inner in steps)
+        if on and not {axis.var, row.var} & bare:
+            row = Axis(row.var, row.extent * axis.extent)
+            merged.append(axis)
+        else:
+            others.insert(0, axis)
+    return row, merged, tuple(others)
+
+
+def _read_along(axis: Axis, reading: list[Load], forms: dict[Load, Affine | None]) -> list[Load]:
+    """The loads that step by one element along a loop."""
+    return [load for load in reading if _coefficient(forms[load], axis) == Poly.of(1)]
+
+
+def _coefficient(form: Affine | None, axis: Axis) -> Poly | None:
+    return None if form is None else form.coefficient(axis.var)
+
+
+def _apart(form: Affine | None, lane: Axis) -> bool:
+    """Do neighbouring lanes read elements that are no neighbours?"""
+    return _coefficient(form, lane) not in (None, Poly.of(0), Poly.of(1))
 
 
 def _substituted(block: Block, values: dict[str, Expr]) -> Block:

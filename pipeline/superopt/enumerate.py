@@ -26,14 +26,10 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations
-from typing import Protocol
 
 from pipeline.ir.graph import BINARY, TERNARY, UNARY
 from pipeline.ir.graph_types import TO_BOOL
-from pipeline.superopt.cost import slots
 from pipeline.superopt.fingerprint import Point, Sample
 from pipeline.superopt.labelled import (
     NEVER,
@@ -45,7 +41,6 @@ from pipeline.superopt.labelled import (
     Handed,
     Literal,
     Maker,
-    Nominal,
     Operator,
     Pointwise,
     Read,
@@ -54,8 +49,10 @@ from pipeline.superopt.labelled import (
     Summed,
     Value,
 )
+from pipeline.superopt.nearness import Near, Oracle, subsets
+from pipeline.superopt.nominal import Nominal
 from pipeline.superopt.roles import summed_labels
-from pipeline.superopt.spec import Apply, Number, Product, Reduction, Spec
+from pipeline.superopt.spec import Apply, Number, Reduction, Spec
 from pipeline.superopt.statistics import Statistics
 from pipeline.superopt.term import Factor, Factors, ReduceKind
 from pipeline.verification.field import DrawAgain
@@ -63,30 +60,11 @@ from pipeline.verification.field_algebra import NotProvable
 
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 NOTHING: frozenset[int] = frozenset()
-TILE_SLOTS = 200.0  # to start one operator on one tile
 FOREIGN_SLOTS = 50.0  # between equals, what is as the specification has it is taken
 FAR = 3  # steps from the specification
 MULTIPLICATIVE = frozenset({"mul", "div"})
 WAYS = 12  # to make one value that are kept
 Offer = tuple[Operator, tuple[int, ...], int, int, int, frozenset[int], int, bool]
-
-
-class Oracle(Protocol):
-    """What values are up to the axioms, as numbers of classes, and which classes can contribute to the goal.
-
-    Each step gives the class of what an operator computes from classes, and None where that cannot contribute. Equal
-    classes are equal values; a class below zero says nothing. `contributes` of a class is None where it is not known.
-    """
-
-    def leaf(self, number: int, factors: Iterable[Factor]) -> int | None: ...
-
-    def number(self, value: float) -> int | None: ...
-
-    def apply(self, fn: str, args: Sequence[int]) -> int | None: ...
-
-    def reduce(self, kind: ReduceKind, factors: Iterable[Factor], value: int) -> int | None: ...
-
-    def contributes(self, value: int) -> bool | None: ...
 
 
 class Unlucky(Exception):
@@ -155,8 +133,7 @@ class Table:
     _queue: list[tuple[int, int]] = field(default_factory=list)  # steps away and number of what is not taken up yet
     _taken: list[int] = field(default_factory=list)
     _away: list[int] = field(default_factory=list)  # steps away from the specification, of each value
-    _native: set[int] = field(default_factory=set)
-    _steps: set[tuple[object, ...]] = field(default_factory=set)  # functions on classes, of the specification
+    _near: Near = field(default_factory=Near)
     _put_off: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     _far: bool = False
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -199,9 +176,7 @@ class Table:
         for node in self.spec.nodes:
             if node.op == Apply("exp"):
                 self._powers.add(self.point.digest(samples[node.inputs[0]]))
-        self._native = set(self._specified(frozenset()))
-        if self.split is not None:
-            self._native.update(self._specified(frozenset({self.split})))
+        self._near = Near.to(self.spec, self.point.factored, self.oracle, self.split)
         for number in range(count):
             factors = frozenset(self.point.leaf(number).factors)
             for kernel, frame in enumerate(self.frames):
@@ -212,42 +187,6 @@ class Table:
         for value in sorted({node.op.value for node in self.spec.nodes if isinstance(node.op, Number)}):
             for kernel in range(len(self.frames)):
                 self._offer(Literal(value), (), self.oracle.number(value), 0, NEVER, kernel=kernel)
-
-    def _specified(self, without: Factors) -> Iterator[int]:
-        """The classes of the values of the specification, and of parts of its sums; without a factor: of one part."""
-        forms: list[int | None] = []
-        factored = self.point.factored
-        for number, tensor in enumerate(self.spec.inputs):
-            forms.append(self.oracle.leaf(number, [f for label in tensor.labels for f in factored[label]]))
-        for node in self.spec.nodes:
-            args = [forms[i] for i in node.inputs]
-            known = [arg for arg in args if arg is not None]
-            if len(known) < len(args):
-                forms.append(None)
-                continue
-            match node.op:
-                case Number(value):
-                    forms.append(self.oracle.number(value))
-                case Apply(fn):
-                    forms.append(self.oracle.apply(fn, known))
-                    self._steps.add((fn, *known))
-                case Product(over) | Reduction(over=over):
-                    kind: ReduceKind = node.op.kind if isinstance(node.op, Reduction) else "sum"
-                    body = known[0] if isinstance(node.op, Reduction) else self.oracle.apply("mul", known)
-                    whole = [f for label in over for f in factored[label] if f not in without]
-                    parts = [self.oracle.reduce(kind, part, body) for part in _subsets(whole) if body is not None]
-                    yield from (part for part in parts if part is not None)
-                    if kind == "max" and without and parts:
-                        yield from self._shifts(parts[0], without)
-                    forms.append(parts[0] if parts else None)
-        yield from (form for form in forms if form is not None)
-
-    def _shifts(self, part: int | None, split: Factors) -> Iterator[int]:
-        """From the greatest of a part to the greatest of all: what partial sums of exponentials are scaled by."""
-        whole = None if part is None else self.oracle.reduce("max", split, part)
-        step = None if part is None or whole is None else self.oracle.apply("sub", (part, whole))
-        scale = None if step is None else self.oracle.apply("exp", (step,))
-        yield from (form for form in (step, scale) if form is not None)
 
     # ---- what is offered
 
@@ -269,7 +208,7 @@ class Table:
         for fn in self.vocabulary.unary:
             if fn != "exp" or self._may_be_exponent(i):
                 self._pointwise(fn, (i,))
-        for over in _subsets(self._folded(v)):
+        for over in subsets(self._folded(v)):
             for kind in self.vocabulary.kinds:
                 form = self.oracle.reduce(kind, over, v.form)
                 self._offer(Folded(kind, over), (i,), form, v.depth, v.after, v.stale, v.kernel, v.whole)
@@ -310,7 +249,7 @@ class Table:
             self._pointwise(fn, (j, i))
             if fn not in COMMUTATIVE and i != j:
                 self._pointwise(fn, (i, j))
-        for over in _subsets(self._folded(v) & self._folded(w)):
+        for over in subsets(self._folded(v) & self._folded(w)):
             product = self.oracle.apply("mul", (v.form, w.form))
             form = None if product is None else self.oracle.reduce("sum", over, product)
             self._offer(Summed(over), (j, i), form, depth, after, stale, v.kernel, v.whole or w.whole)
@@ -354,8 +293,8 @@ class Table:
         if depth > after or len(stale) > 1 or len({v.kernel for v in values}) > 1:
             return
         forms = tuple(v.form for v in values)
-        if not (self._far or len(operands) == 1 or fn in MULTIPLICATIVE or (fn, *forms) in self._steps):
-            swapped = fn in COMMUTATIVE and (fn, *reversed(forms)) in self._steps
+        if not (self._far or len(operands) == 1 or fn in MULTIPLICATIVE or (fn, *forms) in self._near.steps):
+            swapped = fn in COMMUTATIVE and (fn, *reversed(forms)) in self._near.steps
             if not swapped and not (fn == "sub" and operands[0] in self._maximised(operands[1])):
                 self._put_off.append((fn, operands))
                 return
@@ -368,7 +307,10 @@ class Table:
 
         Also where the result is a value of the specification: exp(x + y) for exp(x) * exp(y).
         """
-        if self.values[i].digest in self._powers or self.oracle.apply("exp", (self.values[i].form,)) in self._native:
+        if (
+            self.values[i].digest in self._powers
+            or self.oracle.apply("exp", (self.values[i].form,)) in self._near.classes
+        ):
             return True
         below = (maker.inputs for maker in self.makers[i] if maker.op == Pointwise("sub"))
         return any(x in self._maximised(most) for x, most in below)
@@ -437,9 +379,9 @@ class Table:
         self.values.append(value)
         self.samples.append(sample)
         self.makers.append([])
-        self.makers[number].append(Maker(op, operands, self._cost(op, operands, value)))
+        self.makers[number].append(self._maker(op, operands, value))
         away = max((self._away[i] for i in operands), default=0)
-        away += form not in self._native and isinstance(op, Pointwise | Summed)
+        away += form not in self._near.classes and isinstance(op, Pointwise | Summed)
         self._away.append(away)
         heapq.heappush(self._queue, (away, number))
         self.statistics.values += 1
@@ -448,11 +390,15 @@ class Table:
             if how is not None:
                 self.goals.append((number, how))
 
+    def _maker(self, op: Operator, operands: tuple[int, ...], value: Value) -> Maker:
+        price = self.nominal.price(op, self.frames[value.kernel], [self.values[i] for i in operands], value)
+        return Maker(op, operands, price + (0.0 if value.form in self._near.classes else FOREIGN_SLOTS))
+
     def _another_way(self, number: int, op: Operator, operands: tuple[int, ...]) -> None:
         self.statistics.pruned_equal += 1
         ways = self.makers[number]
         if len(ways) < WAYS and number not in operands:
-            maker = Maker(op, operands, self._cost(op, operands, self.values[number]))
+            maker = self._maker(op, operands, self.values[number])
             if maker not in ways:
                 ways.append(maker)
 
@@ -511,41 +457,3 @@ class Table:
 
     def _is_alone(self, factor: Factor) -> bool:
         return len(self.point.factored[factor[0]]) == 1
-
-    def _cost(self, op: Operator, operands: tuple[int, ...], value: Value) -> float:
-        """Issue slots over all points of the grid and all iterations, at the nominal extents."""
-        frame = self.frames[value.kernel]
-        values = [self.values[i] for i in operands]
-        inner = max((v.depth for v in values), default=value.depth)
-        runs = math.prod(self.nominal.grid.get(f, 1) for f in frame.grid)
-        runs *= math.prod(self.nominal.loops.get(f, 1) for f in frame.loops[:inner])
-        across = frozenset[Factor]().union(value.free, *(v.free for v in values)) & frame.tiles
-        elements = math.prod(self.nominal.tiles[f] for f in across)
-        match op:
-            case Literal():
-                return 0.0
-            case Read():
-                weight = 0.5
-            case Pointwise(fn):
-                weight = slots(fn)
-            case Summed():
-                weight = 0.75
-            case Gathered() | Final():
-                weight = 1.0
-            case Rescaled():
-                weight = 3.0
-            case Handed():
-                weight = 8.0
-            case Folded():
-                weight = 0.5
-            case RunningMost() | Collected():
-                weight = 1.0
-        tie = FOREIGN_SLOTS if value.form not in self._native else 0.0
-        return runs * (elements * weight + TILE_SLOTS) + tie
-
-
-def _subsets(factors: Iterable[Factor]) -> Iterator[Factors]:
-    """The subsets that are not empty, the largest first."""
-    ordered = sorted(factors)
-    sizes = (combinations(ordered, size) for size in range(len(ordered), 0, -1))
-    yield from map(frozenset, chain.from_iterable(sizes))

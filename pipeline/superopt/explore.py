@@ -12,12 +12,14 @@ from pipeline.ir.target import Target
 from pipeline.superopt.assemble import assemble
 from pipeline.superopt.cost import BARRIER, L3_BYTES_PER_CYCLE, SCRATCH_SHARE, Estimate, estimate
 from pipeline.superopt.derive import derivations, needed
-from pipeline.superopt.enumerate import Limits, Oracle, Table, Unlucky, Vocabulary
+from pipeline.superopt.enumerate import Limits, Table, Unlucky, Vocabulary
 from pipeline.superopt.fingerprint import Point
-from pipeline.superopt.labelled import Frame, Nominal
+from pipeline.superopt.labelled import Frame
 from pipeline.superopt.mugraph import MuGraph, block_graphs
 from pipeline.superopt.mugraph_canonical import key
 from pipeline.superopt.mugraph_text import to_text
+from pipeline.superopt.nearness import Oracle
+from pipeline.superopt.nominal import Nominal
 from pipeline.superopt.roles import Roles, factors, summed_labels
 from pipeline.superopt.spec import Product, Spec
 from pipeline.superopt.statistics import Statistics

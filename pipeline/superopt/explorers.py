@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from pipeline.ir.target import Target
-from pipeline.superopt.enumerate import Limits, Oracle
+from pipeline.superopt.enumerate import Limits
 from pipeline.superopt.explore import Candidate, Goals, explore
+from pipeline.superopt.nearness import Oracle
 from pipeline.superopt.roles import Roles
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.statistics import Statistics

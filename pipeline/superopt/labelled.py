@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.superopt.term import Factor, Factors, ReduceKind
@@ -140,16 +139,3 @@ class Frame:
     def depth(self, free: Factors) -> int:
         """Of a value that is cut by every loop that it varies with."""
         return max((number + 1 for number, factor in enumerate(self.loops) if factor in free), default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class Nominal:
-    """Pieces and elements of every factor at typical extents: what an operator costs before anything is tuned.
-
-    grid, loops  the number of pieces, by factor
-    tiles        elements of the tile, by factor
-    """
-
-    grid: Mapping[Factor, int]
-    loops: Mapping[Factor, int]
-    tiles: Mapping[Factor, int]

@@ -26,7 +26,8 @@ from pipeline.superopt.derive import derivations, needed
 from pipeline.superopt.enumerate import Limits, Table, Vocabulary
 from pipeline.superopt.fingerprint import Point, Sample
 from pipeline.superopt.goal import Goal
-from pipeline.superopt.labelled import Frame, Maker, Nominal, Read
+from pipeline.superopt.labelled import Frame, Maker, Read
+from pipeline.superopt.nominal import Nominal
 from pipeline.superopt.search import ROUNDS
 from pipeline.superopt.spec import Labels, Spec
 from pipeline.superopt.statistics import Statistics

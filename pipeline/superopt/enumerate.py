@@ -12,8 +12,8 @@ with inputs X = 0, W = 1, silu has the operands [1] and the product [0, 2], whic
 
 Taken up next is the value that departs least from the specification: the fewest functions and products, one on another,
 that are neither its own nor parts of its sums. So what is near is known first, and a budget cuts off what is far.
-For the same reason additions, subtractions and what else is no product are put off, where the specification does not
-have them: they come when `far` steps are allowed.
+For the same reason steps that the specification does not take are put off, first all, then (from 0 departures on) all
+but functions of one value and products, until FAR departures are allowed.
 
 Pruned are, each with a counter: what the oracle says is in no program equal to the goal ("unknown" is put off, never
 pruned); what equals a known value at a random point of the field in the same place of the block; tiles that do not fit
@@ -54,7 +54,7 @@ from pipeline.superopt.nominal import Nominal
 from pipeline.superopt.roles import summed_labels
 from pipeline.superopt.spec import Apply, Number, Reduction, Spec
 from pipeline.superopt.statistics import Statistics
-from pipeline.superopt.term import Factor, Factors, ReduceKind
+from pipeline.superopt.term import NONE, Factor, Factors, ReduceKind
 from pipeline.verification.field import DrawAgain
 from pipeline.verification.field_algebra import NotProvable
 
@@ -62,7 +62,8 @@ COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "
 NOTHING: frozenset[int] = frozenset()
 FOREIGN_SLOTS = 50.0  # between equals, what is as the specification has it is taken
 FAR = 3  # steps from the specification
-MULTIPLICATIVE = frozenset({"mul", "div"})
+OWN, PRODUCTS, EVERYTHING = 0, 1, 2  # steps that are taken: the specification's own, also functions and products, all
+MULTIPLICATIVE = frozenset({"mul", "div", "dot"})
 WAYS = 12  # to make one value that are kept
 Offer = tuple[Operator, tuple[int, ...], int, int, int, frozenset[int], int, bool]
 
@@ -95,7 +96,7 @@ class Vocabulary:
 class Limits:
     """When an enumeration stops before it is exhausted.
 
-    foreign   steps away from the specification; from FAR on, with what was put off
+    foreign   steps away from the specification; below 0 only its own steps, from FAR on with all that was put off
     values    that are kept
     unknown   that the oracle does not know and that are taken up all the same
     deadline  by `time.monotonic`
@@ -134,8 +135,8 @@ class Table:
     _taken: list[int] = field(default_factory=list)
     _away: list[int] = field(default_factory=list)  # steps away from the specification, of each value
     _near: Near = field(default_factory=Near)
-    _put_off: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
-    _far: bool = False
+    _put_off: list[tuple[str, tuple[int, ...], Factors]] = field(default_factory=list)
+    _reach: int = OWN
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     _waiting: deque[Offer] = field(default_factory=deque)
     _goal: Sample = field(init=False)
@@ -148,14 +149,18 @@ class Table:
         """Enumerate until nothing is left or a limit is met; again with wider limits goes on from there."""
         if not self.values:
             self._begin()
-        self._far = limits.foreign >= FAR
-        if self._far:
+        reach = OWN if limits.foreign < 0 else PRODUCTS if limits.foreign < FAR else EVERYTHING
+        if reach > self._reach:
+            self._reach = reach
             put_off, self._put_off = self._put_off, []
-            for fn, operands in put_off:
-                self._pointwise(fn, operands)
+            for fn, operands, over in put_off:
+                if fn == "dot":
+                    self._summed(operands[0], operands[1], over)
+                else:
+                    self._pointwise(fn, operands)
         taken_up = 0
         while True:
-            while self._queue and self._queue[0][0] <= limits.foreign:
+            while self._queue and self._queue[0][0] <= max(0, limits.foreign):
                 if len(self.values) > limits.values or time.monotonic() > limits.deadline:
                     return
                 self._take_up(heapq.heappop(self._queue)[1])
@@ -250,12 +255,21 @@ class Table:
             if fn not in COMMUTATIVE and i != j:
                 self._pointwise(fn, (i, j))
         for over in subsets(self._folded(v) & self._folded(w)):
-            product = self.oracle.apply("mul", (v.form, w.form))
-            form = None if product is None else self.oracle.reduce("sum", over, product)
-            self._offer(Summed(over), (j, i), form, depth, after, stale, v.kernel, v.whole or w.whole)
+            self._summed(j, i, over)
         for x, most in {(j, i), (i, j)}:
             if x != most and self.values[most].stale == {most} == self.values[x].stale:
                 self._rescaled(x, most)
+
+    def _summed(self, j: int, i: int, over: Factors) -> None:
+        v, w = self.values[j], self.values[i]
+        forms = (v.form, w.form)
+        if not self._is_in_reach("dot", (j, i), forms):
+            self._put_off.append(("dot", (j, i), over))
+            return
+        product = self.oracle.apply("mul", forms)
+        form = None if product is None else self.oracle.reduce("sum", over, product)
+        depth, after = max(v.depth, w.depth), min(v.after, w.after)
+        self._offer(Summed(over), (j, i), form, depth, after, v.stale | w.stale, v.kernel, v.whole or w.whole)
 
     def _rescaled(self, x: int, most: int) -> None:
         v, m = self.values[x], self.values[most]
@@ -293,14 +307,22 @@ class Table:
         if depth > after or len(stale) > 1 or len({v.kernel for v in values}) > 1:
             return
         forms = tuple(v.form for v in values)
-        if not (self._far or len(operands) == 1 or fn in MULTIPLICATIVE or (fn, *forms) in self._near.steps):
-            swapped = fn in COMMUTATIVE and (fn, *reversed(forms)) in self._near.steps
-            if not swapped and not (fn == "sub" and operands[0] in self._maximised(operands[1])):
-                self._put_off.append((fn, operands))
-                return
+        if not self._is_in_reach(fn, operands, forms):
+            self._put_off.append((fn, operands, NONE))
+            return
         form = self.oracle.apply(fn, forms)
         whole = any(v.whole for v in values)
         self._offer(Pointwise(fn), operands, form, depth, after, stale, values[0].kernel, whole)
+
+    def _is_in_reach(self, fn: str, operands: tuple[int, ...], forms: tuple[int, ...]) -> bool:
+        """Whether a step is not put off: at first only the specification's own ones are taken, then products too."""
+        if self._reach == EVERYTHING or (fn, *forms) in self._near.steps:
+            return True
+        if fn in COMMUTATIVE | {"dot"} and (fn, *reversed(forms)) in self._near.steps:
+            return True
+        if fn == "sub" and operands[0] in self._maximised(operands[1]):
+            return True
+        return self._reach == PRODUCTS and (len(operands) == 1 or fn in MULTIPLICATIVE)
 
     def _may_be_exponent(self, i: int) -> bool:
         """Only what the specification exponentiates, and what is not above 0: a value less a maximum over it.

@@ -67,6 +67,8 @@ def _specified(near: Near, spec: Spec, factored: Mapping[int, tuple[Factor, ...]
             case Product(over) | Reduction(over=over):
                 kind: ReduceKind = node.op.kind if isinstance(node.op, Reduction) else "sum"
                 body = known[0] if isinstance(node.op, Reduction) else oracle.apply("mul", known)
+                if isinstance(node.op, Product):
+                    near.steps.add(("dot", *known))
                 whole = [f for label in over for f in factored[label] if f not in without]
                 parts = [oracle.reduce(kind, part, body) for part in subsets(whole) if body is not None]
                 yield from (part for part in parts if part is not None)

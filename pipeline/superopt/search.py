@@ -38,10 +38,11 @@ from pipeline.verification.field_algebra import NotProvable
 
 KEPT = 8  # programs that are proven
 CUTS = 2  # of a specification into parts
-ROUNDS = ((0, 1000, 2), (1, 1000, 4), (2, 1500, 8), (4, 2000, 8), (99, 4000, 16))  # steps away, values, programs
-SHARES = (0.05, 0.1, 0.2, 0.4, 0.6)  # of the budget, for one assignment in each round
+# Steps away from the specification (see `Limits`), values, and programs of one assignment, in each round.
+ROUNDS = ((-1, 1000, 2), (0, 1000, 2), (1, 1000, 4), (2, 1500, 8), (4, 2000, 8), (99, 4000, 16))
+SHARES = (0.4, 0.3, 0.3, 0.3, 0.5, 0.8)  # of the budget, for one assignment in each round
 ALIKE = 2  # programs with the same kernels, grids and loops that are kept
-BETTER = (1.0, 1.0, 1.1, 1.1, 1.1)  # by round: what is no better than by this is not looked for
+BETTER = (1.0, 1.0, 1.0, 1.1, 1.1, 1.1)  # by round: what is no better than by this is not looked for
 AHEAD, NEXT = 4, 2  # assignments that are explored before the first ones of the parts, and of the next round
 GAIN = 0.99  # of the seconds of the best, from which on a program counts as progress
 PROVING = 0.2  # share of the budget that is kept for proofs

@@ -218,7 +218,7 @@ def shortest(program: Program, seed: int) -> int:
     """The fewest operators of a program that the enumeration finds for the goal that this one is."""
     table = Table(*_setting(written(program), seed))
     found = len(program)
-    for foreign, values, _ in ROUNDS[:4]:
+    for foreign, values, _ in ROUNDS[:5]:
         table.fill(Limits(foreign, values, 0, math.inf))
         makers = [
             [Maker(way.op, way.inputs, float(not isinstance(way.op, Read))) for way in ways] for ways in table.makers

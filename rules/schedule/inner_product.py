@@ -72,7 +72,7 @@ class InnerProduct:
                 current = _copy_loops(current.apply(step), step.name)
             current = _kept(current, block, order, wide, high, sums, around)
             if streamed and not packing:
-                current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1]))
+                current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1].axes[0].var))
             made.append(current)
             if streamed and any(step.at is None for step in packing):
                 made.append(_try(current, Annotate(sums[-1], "prefetch", AHEAD)))
@@ -98,7 +98,7 @@ class InnerProduct:
         return sketch.apply(Split(axis.var, (Poly.symbol(symbol),), names)), names
 
     def _packings(
-        self, sketch: Sketch, block: str, wide: tuple[str, ...], around: tuple[str, ...], streamed: bool
+        self, sketch: Sketch, block: str, wide: tuple[str, ...], around: tuple[Loop, ...], streamed: bool
     ) -> list[list[Pack]]:
         """Which operands are packed: those that must be; beside them those that may be, unless they are streamed."""
         found, place = block_at(sketch.program, block)
@@ -120,9 +120,10 @@ class InnerProduct:
                 step = Pack(block, load.buffer, tuple(v for v in chain if v in used), name)
                 must.append(step)
                 continue
-            at = next((v for v in reversed(around) if v in used), around[-1])
-            inside = chain[chain.index(at) + 1 :]
-            step = Pack(block, load.buffer, tuple(v for v in inside if v in used), name, at)
+            changes = [loop for loop in around if used & {axis.var for axis in loop.axes}]
+            at = (changes or around)[-1]
+            inside = chain[chain.index(at.axes[-1].var) + 1 :]
+            step = Pack(block, load.buffer, tuple(v for v in inside if v in used), name, at.axes[0].var)
             (may if side_by_side else must).append(step)
         choices = [must, [*must, *may]] if may and not streamed else [must]
         legal = []
@@ -177,7 +178,7 @@ def _copy_loops(sketch: Sketch, name: str) -> Sketch:
 
 def _kept(
     sketch: Sketch, block: str, order: tuple[str, ...], wide: tuple[str, ...], high: tuple[str, ...],
-    sums: list[str], around: tuple[str, ...],
+    sums: list[str], around: tuple[Loop, ...],
 ) -> Sketch:  # fmt: skip
     """The register tile, its initial value, and the loops' kinds."""
     for name in high[-1:]:
@@ -185,13 +186,13 @@ def _kept(
             sketch = sketch.apply(Unroll(name))
     sketch = sketch.apply(Vectorize(wide[-1]))
     outside = order[: order.index(sums[0])]
-    cached = CacheWrite(block, "local", outside[-1] if outside else around[-1])
-    if cached.why_not(sketch.program) is not None:
-        return sketch
-    sketch = sketch.apply(cached)
+    cached = CacheWrite(block, "local", outside[-1] if outside else around[-1].axes[0].var)
+    kept = cached.why_not(sketch.program) is None
+    if kept:
+        sketch = sketch.apply(cached)
     if block_at(sketch.program, block)[0].init is not None:
         sketch = sketch.apply(DecomposeReduction(block, sums[0]))
-    return epilogue(_write_back(sketch, f"{block}_write"), f"{block}_write")
+    return epilogue(_write_back(sketch, f"{block}_write"), f"{block}_write") if kept else sketch
 
 
 def _write_back(sketch: Sketch, name: str) -> Sketch:

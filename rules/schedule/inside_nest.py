@@ -20,10 +20,10 @@ def own_loops(program: Program, block: str) -> tuple[Loop, ...] | None:
     return own
 
 
-def around_own(program: Program, block: str, own: tuple[Loop, ...]) -> tuple[str, ...]:
-    """The variables of the loops around the block's own, the innermost last."""
+def around_own(program: Program, block: str, own: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """The loops around the block's own, the innermost last."""
     _, place = block_at(program, block)
-    return tuple(axis.var for loop in place.loops[: len(place.loops) - len(own)] for axis in loop.axes)
+    return place.loops[: len(place.loops) - len(own)]
 
 
 def register_symbol(sketch: Sketch, extent: Poly) -> str | None:

@@ -156,3 +156,30 @@ def columns_first(rows: int = 6, columns: int = 11) -> Program:
                             spatial j in range({columns}) = a
                             Y[j, i] = T[i, j]
 """)
+
+
+def grid_of_sums(depth: int = 5, columns: int = 9) -> Program:
+    """For each point of a grid of two axes in one loop a row of sums of products, with no rows of its own."""
+    return from_text(f"""program grid_of_sums():
+    input X: float32[2, {depth}]
+    input W: float32[3, {columns}, {depth}]
+    output Y: float32[2, 3, {columns}]
+    body:
+        for p, q in parallel(2, 3):
+            alloc T: float32[{columns}] in shared:
+                for n in serial({columns}):
+                    for r in serial({depth}):
+                        block product:
+                            spatial i in range(2) = p
+                            spatial e in range(3) = q
+                            spatial j in range({columns}) = n
+                            reduce k in range({depth}) = r
+                            init 0.0:float32
+                            T[j] += X[i, k] * W[e, j, k]
+                for b in serial({columns}):
+                    block out:
+                        spatial i in range(2) = p
+                        spatial e in range(3) = q
+                        spatial j in range({columns}) = b
+                        Y[i, e, j] = T[j] + T[j]
+""")

@@ -7,9 +7,16 @@ import pytest
 from pipeline.ir.program import Loop, Program, walk
 from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import Annotate, Pack
+from pipeline.schedule.steps import Annotate, CacheWrite, Pack
 from rules.schedule.inner_product import InnerProduct
-from tests.rules.schedule.nests import columns_first, dot_products, gated_product, row_sums, streamed_product
+from tests.rules.schedule.nests import (
+    columns_first,
+    dot_products,
+    gated_product,
+    grid_of_sums,
+    row_sums,
+    streamed_product,
+)
 from tests.rules.schedule.sketches import golden, keeps, kinds, loops, lowered, product, says_nothing, softmax, through
 from tests.search.spaces import TARGET
 
@@ -72,6 +79,25 @@ def test_of_two_operands_along_the_lanes_the_one_that_lies_across_is_packed() ->
     assert all("Z" in [step.buffer for step in packs(sketch)] for sketch in made)
     for sketch in made:
         keeps(program, sketch)
+
+
+def test_the_tile_of_a_grid_point_lies_inside_the_fused_loop() -> None:
+    program = grid_of_sums(columns=8)
+    (sketch,) = through(RULE, program)
+    keeps(program, sketch)
+    assert [step.at for step in packs(sketch)] == ["p"]
+    assert any(isinstance(step, CacheWrite) and step.at == "p" for step in sketch.trace)
+
+
+def test_a_sum_that_cannot_be_cached_begins_with_a_block_of_its_own_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CacheWrite, "why_not", lambda self, program: "not here")
+    for program in (gated_product(), grid_of_sums()):
+        for sketch in through(RULE, program):
+            assert not any(isinstance(step, CacheWrite) for step in sketch.trace)
+            assert block_at(sketch.program, "product_init")
+            keeps(program, sketch)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 17])

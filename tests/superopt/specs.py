@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pipeline.ir.graph import AffineDim
@@ -164,8 +164,3 @@ SUITE: dict[str, Callable[[], Spec]] = {
     "moe": moe,
     "full_mlp": full_mlp,
 }
-
-
-def named(names: Sequence[str] = tuple(SUITE)) -> list[tuple[str, Spec]]:
-    """Those programs of the suite."""
-    return [(name, SUITE[name]()) for name in names]

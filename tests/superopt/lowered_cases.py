@@ -1,4 +1,4 @@
-"""µGraphs by hand with their specifications, at any sizes: what lowering has to get right."""
+"""Hand-written µGraphs with their specifications, at any sizes: what lowering has to get right."""
 
 from __future__ import annotations
 

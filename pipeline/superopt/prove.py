@@ -27,7 +27,7 @@ from pipeline.superopt.mugraph import MuGraph
 from pipeline.superopt.proof import CounterExample, Proof, ResiduePair
 from pipeline.superopt.shrink import shrunken
 from pipeline.superopt.spec import Spec, spec_graph
-from pipeline.superopt.witness import find_witness
+from pipeline.superopt.witness import find_undefined, find_witness
 from pipeline.verification.degree_algebra import Degree, DegreeAlgebra
 from pipeline.verification.field import DrawAgain, primes
 from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Maximum, NotProvable, Residues
@@ -86,7 +86,10 @@ def prove(
     reason = "; ".join(beyond_fragment(spec, graph))
     try:
         if not reason:
-            return _decide(run, look, degree, tests, rng)
+            proof = _decide(run, look, degree, tests, rng)
+            rooted = proof.equal and ASSUMED["root"] in proof.assumptions
+            undefined = find_undefined(spec, graph, inputs, extents, rng) if rooted else None
+            return Proof("different", counterexample=undefined) if undefined else proof
     except NotProvable as error:
         reason = str(error)
     seen = look()

@@ -67,6 +67,27 @@ def find_witness(
     return None
 
 
+def find_undefined(
+    spec: Graph, graph: MuGraph, inputs: Mapping[str, TensorType], extents: Mapping[str, int] | None,
+    rng: np.random.Generator,
+) -> CounterExample | None:  # fmt: skip
+    """Inputs for which the µGraph gives no number where the specification gives one, and nothing overflows.
+
+    Modulo a prime every number has a root, up to its sign: that sqrt(-x^2) is undefined shows only here.
+    """
+    for feeds in itertools.islice(float_feeds(inputs, rng), 2):
+        algebra = WatchedFloats()
+        values = {name: algebra.constant(x) for name, x in feeds.items()}
+        expected = run_graph(spec, values, algebra).values()
+        found = run_mugraph(graph, values, algebra, extents)
+        for number, (want, have) in enumerate(zip(expected, found, strict=True)):
+            undefined = np.isfinite(want) & np.isnan(have)
+            if undefined.any() and not algebra.left:
+                index = tuple(int(i) for i in np.argwhere(undefined)[0])
+                return CounterExample(number, index, None, Witness(feeds, float(want[index]), float(have[index])))
+    return None
+
+
 def clear_difference(want: np.ndarray, have: np.ndarray) -> tuple[int, ...] | None:
     """Where two results differ most, if that is no rounding; elements that are not finite in both do not count."""
     both = np.isfinite(want) & np.isfinite(have)

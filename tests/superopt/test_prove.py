@@ -202,3 +202,15 @@ def test_the_bound_is_that_of_schwartz_and_zippel_for_the_degree() -> None:
     proof = prove(spec, kernels("XW", (Contract("mk,kn->mn"), (0, 1))), tests=3, rng=rng())
     assert proof.degree == 2 and proof.assumptions == ()
     assert proof.bound == pytest.approx((2 / primes()[1]) ** 3)
+
+
+def test_the_root_of_what_is_negative_is_different_although_it_has_one_modulo_a_prime() -> None:
+    b = GraphBuilder()
+    x = b.input("X", (4,), "float32")
+    spec = b.finish([("out", b.elementwise("sqrt", b.elementwise("mul", x, x)))])
+    graph = kernels("X", (Map("mul"), (0, 0)), (Map("neg"), (1,)), (Map("sqrt"), (2,)))
+    negative = kernels("X", (Map("mul"), (0, 0)), (Map("neg"), (1,)), (Map("sqrt"), (2,)), (Map("neg"), (3,)))
+    for wrong in (graph, negative):
+        proof = prove(spec, wrong, rng=rng())
+        assert not proof.equal
+    assert prove(spec, graph, rng=rng()).verdict == "different"

@@ -93,7 +93,7 @@ def look_for_alternatives(
     graph: Graph, parts: Partition, target: Target, rules: Sequence[Rule], effort: Effort, search: Search, notes: Notes,
     report: Callable[[int, int, str], None] = lambda done, count, name: None,
 ) -> Outcome:  # fmt: skip
-    """Searches the subprograms that promise most, until the time or the number of alternatives is reached.
+    """Searches the subprograms that promise most beside what is found, until the time or the number is reached.
 
     Each gets a share of the time that is left. An interrupt ends the stage with what there is.
     """
@@ -117,6 +117,9 @@ def look_for_alternatives(
             found.append(_lowered(made, effort.graphs, rules, target) if made.finding and made.finding.graphs else made)
             if made.finding and made.finding.interrupted:
                 raise KeyboardInterrupt
+            if found[-1].sketches:
+                there = [alternative.subprogram for alternative in found if alternative.sketches]
+                waiting.sort(key=lambda other: -other.promise_beside(there))
     except KeyboardInterrupt:
         interrupted = True
         log.warning("interrupted: the search for fused kernels ends here")

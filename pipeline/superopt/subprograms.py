@@ -20,7 +20,7 @@ from pipeline.superopt.spec import Spec
 
 MOST_SETS = 48  # candidates that end in one task
 BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
-LIKE = 0.5  # of the share that a part saves: what the whole must save to be looked at before it
+LIKE = 0.2  # of what a part promises: what the whole must promise to be looked at before it
 COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
 
@@ -49,15 +49,28 @@ class Subprogram:
         """Seconds of one use, at the roofline."""
         return self.ordinary - self.seconds
 
+    def whole_of(self, other: Subprogram) -> bool:
+        """The other one does a part of what this one does, and saves less."""
+        return set(other.replaced[0]) < set(self.replaced[0]) and other.saved < self.saved
+
     @property
     def promise(self) -> float:
         """How early it is worth a search: what it can save, how large a part that is, how large the search.
 
         Products in a chain must agree on their tiles: that may cost some of their speed, which lessens the hope.
         """
+        return self._promise(self.saved)
+
+    def promise_beside(self, found: Sequence[Subprogram]) -> float:
+        """The same where fused kernels of these are there already: only what it saves more than they do counts."""
+        own = set(self.replaced[0])
+        touching = [other for other in found if any(own.intersection(done) for done in other.replaced)]
+        apart = [one for one in touching if not any(other.whole_of(one) for other in touching)]
+        return self._promise(self.saved - sum(one.saved for one in apart))
+
+    def _promise(self, saved: float) -> float:
         hope = self.saved / (self.saved + COMPROMISE * self.chained)
-        share = self.saved / self.ordinary
-        return len(self.uses) * self.saved * share * hope / 1.5 ** anchors(self.task.graph)
+        return len(self.uses) * saved * (abs(saved) / self.ordinary) * hope / 1.5 ** anchors(self.task.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +85,7 @@ class Limits:
 def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits | None = None) -> tuple[Subprogram, ...]:
     """Those with at least two products or reductions that the roofline finds faster than what they replace.
 
-    The one that promises most comes first; before a part of it comes the whole, where that saves a like share: the
+    The one that promises most comes first; before a part of it comes the whole, where that promises nearly as much: the
     search for it looks at its parts too.
     """
     limits = Limits() if limits is None else limits
@@ -103,11 +116,7 @@ def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits |
 def _whole_first(ranked: Sequence[Subprogram]) -> list[Subprogram]:
     done: dict[str, Subprogram] = {}
     for one in ranked:
-        wholes = [
-            other for other in ranked
-            if set(one.replaced[0]) < set(other.replaced[0]) and other.saved > one.saved
-            and other.saved / other.ordinary > LIKE * one.saved / one.ordinary
-        ]  # fmt: skip
+        wholes = [other for other in ranked if other.whole_of(one) and other.promise > LIKE * one.promise]
         for other in (*sorted(wholes, key=lambda whole: -whole.saved), one):
             done.setdefault(other.task.key, other)
     return list(done.values())

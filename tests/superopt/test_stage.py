@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.ir.program import Program, Seq
 from pipeline.ir.target import Target
 from pipeline.schedule.sketch import Sketch
 from pipeline.space.partition import partition
@@ -90,6 +91,23 @@ def test_no_search_is_given_more_than_is_left_and_the_most_promising_comes_first
     ranked = [one.task.key for one in subprograms(bert(), partition(bert()), TARGET)]
     assert [one.subprogram.task.key for one in made.alternatives] == ranked
     assert all(one.reason == "nothing is left" for one in made.alternatives if one.finding)
+
+
+def test_what_comes_next_is_what_saves_most_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = bert(hidden=128, sequence=96, positions=96)
+    whole = subprograms(graph, partition(graph), TARGET)[0]
+    ready = (stage.Lowered(Sketch(Program("p", (), Seq(()))), "k", 0),)
+
+    def lowered(made: stage.Alternative, *rest: object) -> stage.Alternative:
+        return replace(made, sketches=ready if made.subprogram.task.key == whole.task.key else ())
+
+    monkeypatch.setattr(stage, "_lowered", lowered)
+    found = outcome(graph, Search((fused(),)), tries=effort(seconds=1000.0)).alternatives
+    assert found[0].subprogram.task.key == whole.task.key
+    beside = [one.subprogram.promise_beside([whole]) for one in found[1:]]
+    assert beside == sorted(beside, reverse=True)
+    parts = [place for place, one in enumerate(found[1:]) if whole.whole_of(one.subprogram)]
+    assert parts and all(beside[place] < 0 for place in parts), "they save less than what is there"
 
 
 def test_enough_alternatives_end_the_search() -> None:

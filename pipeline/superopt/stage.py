@@ -26,6 +26,7 @@ from pipeline.superopt.subprograms import Limits, Subprogram, subprograms
 log = logging.getLogger("pipeline")
 
 LEAST_SECONDS = 5.0  # a search that gets less is not worth its start
+SHORTEST = 1.0  # seconds that are left: below it nothing new is begun
 SHARE = 1 / 3  # of the time that is left for one search, where others wait
 
 Search = Callable[[Spec, float], Finding]  # within so many seconds
@@ -95,9 +96,11 @@ def look_for_alternatives(
 ) -> Outcome:  # fmt: skip
     """Searches the subprograms that promise most beside what is found, until the time or the number is reached.
 
-    Each gets a share of the time that is left. An interrupt ends the stage with what there is.
+    Each gets a share of the time that is left. What an earlier run has searched counts as if it had been searched now,
+    so that a second run does not go on where the first one had to stop. An interrupt ends the stage with what there is.
     """
     start = time.monotonic()
+    spent = 0.0
     found: list[Alternative] = []
     interrupted = False
     waiting = list(subprograms(graph, parts, target, effort.limits))
@@ -106,14 +109,16 @@ def look_for_alternatives(
         while waiting:
             one = waiting.pop(0)
             report(count - len(waiting), count, one.task.name)
-            left = effort.seconds - (time.monotonic() - start)
+            left = effort.seconds - spent
             share = max(SHARE, 1 / (1 + len(waiting)))
             ready = sum(1 for alternative in found if alternative.sketches)
+            begin = time.monotonic()
             made = (
                 Alternative(one, None, (), reason=f"{ready} alternatives were found before it")
                 if ready >= effort.subprograms
                 else _searched(one, min(left, max(LEAST_SECONDS, share * left)), effort, target, search, notes)
             )
+            spent += made.finding.seconds if made.finding and made.known else time.monotonic() - begin
             found.append(_lowered(made, effort.graphs, rules, target) if made.finding and made.finding.graphs else made)
             if made.finding and made.finding.interrupted:
                 raise KeyboardInterrupt
@@ -134,7 +139,7 @@ def _searched(
     known = _noted(notes, key)
     if known is not None:
         return Alternative(one, known, (), known=True, reason="" if known.graphs else known.reason)
-    if seconds <= 0:
+    if seconds <= 0 or seconds < min(SHORTEST, effort.seconds):
         return Alternative(one, None, (), reason="the time was over")
     try:
         finding = search(one.spec, seconds)

@@ -84,6 +84,25 @@ def test_nothing_is_searched_once_the_time_is_over() -> None:
     assert not made.interrupted
 
 
+def test_a_second_run_does_not_go_on_where_the_first_had_no_time_left() -> None:
+    notes = Notes()
+
+    class Slow(Search):
+        def __call__(self, spec: Spec, seconds: float) -> Finding:
+            self.given.append(seconds)
+            return replace(finding(spec), seconds=40.0)
+
+    first = Slow()
+    outcome(two_of_them(), first, notes, effort(seconds=30.0))
+    assert len(first.given) == 2, "none of them took its time in fact"
+    again = outcome(two_of_them(), Slow(), notes, effort(seconds=30.0))
+    assert [one.known for one in again.alternatives] == [True, True]
+    kept = dict(list(notes.kept.items())[:1])
+    second = Slow()
+    third = outcome(two_of_them(), second, Notes(kept), effort(seconds=30.0))
+    assert second.given == [] and third.alternatives[1].reason == "the time was over"
+
+
 def test_no_search_is_given_more_than_is_left_and_the_most_promising_comes_first() -> None:
     search = Search()
     made = outcome(bert(), search, tries=effort(seconds=5.0))

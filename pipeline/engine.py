@@ -57,7 +57,7 @@ from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
 from pipeline.space.task import flops, traffic
 from pipeline.store.store import Store
-from pipeline.superopt.searching import Algebra, Searching
+from pipeline.superopt.enumeration.searching import Algebra, Searching
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import Limits
 from pipeline.verification.module_gate import Report as Verification

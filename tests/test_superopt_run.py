@@ -18,7 +18,7 @@ from pipeline.config import parse
 from pipeline.errors import UserError
 from pipeline.report.summary import Summary
 from pipeline.runtime.session import Session
-from pipeline.superopt import searching
+from pipeline.superopt.enumeration import searching
 from tests.engine_runs import QUICK, artifact_is_whole, records, run, start, summary
 
 Run = Callable[..., Summary]

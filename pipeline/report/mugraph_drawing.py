@@ -28,8 +28,8 @@ from pipeline.report.mugraph_listing import (
     tensor_names,
     value_texts,
 )
-from pipeline.superopt.mugraph import Accumulate, BlockGraph, MuGraph, RescaledSum, Running
-from pipeline.superopt.mugraph_shapes import BlockShapes, Shapes, shapes
+from pipeline.superopt.mugraph.graph import Accumulate, BlockGraph, MuGraph, RescaledSum, Running
+from pipeline.superopt.mugraph.shapes import BlockShapes, Shapes, shapes
 
 FONT, LETTER, LINE = 12, 7.3, 16  # size, width and height of a letter in a font of fixed width
 PAD, INSET, TITLE = 10, 14, 20  # around text; of a frame in the next; the height of a title
@@ -55,7 +55,7 @@ def draw_svg(
 ) -> str:
     """The text of an SVG file that shows a valid µGraph; with shapes of the inputs also those of all tiles.
 
-    inputs, extents  as in `pipeline.superopt.mugraph_shapes.shapes`; CheckError where they do not fit
+    inputs, extents  as in `pipeline.superopt.mugraph.shapes.shapes`; CheckError where they do not fit
     title            a heading
     """
     found = None if inputs is None else shapes(graph, inputs, extents)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from pipeline.ir.graph import Shape
-from pipeline.superopt.mugraph import (
+from pipeline.superopt.mugraph.graph import (
     Accumulate,
     Axis,
     BlockGraph,
@@ -34,7 +34,7 @@ from pipeline.superopt.mugraph import (
     Unsqueeze,
     depths,
 )
-from pipeline.superopt.mugraph_shapes import BlockShapes, shapes
+from pipeline.superopt.mugraph.shapes import BlockShapes, shapes
 
 INFIX = {"add": "+", "sub": "−", "mul": "·", "div": "/"}
 SIGNS = {"sum": "Σ", "prod": "∏"}
@@ -44,7 +44,7 @@ LONGEST_NAME = 24
 def listing(graph: MuGraph, inputs: Mapping[str, Shape] | None = None, extents: Mapping[str, int] | None = None) -> str:
     """The lines of a valid µGraph, with a newline at the end; with shapes of the inputs also those of all tiles.
 
-    inputs, extents  as in `pipeline.superopt.mugraph_shapes.shapes`; CheckError where they do not fit
+    inputs, extents  as in `pipeline.superopt.mugraph.shapes.shapes`; CheckError where they do not fit
     """
     found = None if inputs is None else shapes(graph, inputs, extents)
     names = tensor_names(graph)

@@ -8,7 +8,7 @@ from html import escape
 from pipeline.errors import PipelineError
 from pipeline.report.mugraph_drawing import draw_svg
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
-from pipeline.superopt.mugraph_parse import from_text
+from pipeline.superopt.mugraph.parse import from_text
 
 STYLE = """
 body { font-family: system-ui, sans-serif; margin: 2em auto; max-width: 80em; padding: 0 1em; color: #1f2328 }

@@ -6,8 +6,8 @@ import math
 
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
 from pipeline.search.contest import Contest, Entrant
-from pipeline.superopt.finding import Finding
-from pipeline.superopt.mugraph_text import to_text
+from pipeline.superopt.enumeration.finding import Finding
+from pipeline.superopt.mugraph.text import to_text
 from pipeline.superopt.spec_text import to_text as spec_text
 from pipeline.superopt.stage import Alternative, Outcome
 

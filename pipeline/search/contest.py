@@ -17,8 +17,8 @@ from pipeline.search.candidates import Observation
 from pipeline.search.tuner import TaskState, make_state
 from pipeline.space.partition import Instance, Partition
 from pipeline.superopt.cover import Choices, Cover, cover, narrowed
-from pipeline.superopt.full_proof import full_proof
-from pipeline.superopt.proof import Proof
+from pipeline.superopt.proof.full_proof import full_proof
+from pipeline.superopt.proof.proof import Proof
 from pipeline.superopt.stage import Alternative
 
 log = logging.getLogger("pipeline")

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import CheckError, UserError, listed
-from pipeline.superopt.mirage_json import import_mirage, input_shapes, read_mirage
-from pipeline.superopt.proof import Proof
-from pipeline.superopt.prove import prove
-from pipeline.superopt.saved_specs import SPECS, saved_spec
+from pipeline.superopt.proof.mirage_json import import_mirage, input_shapes, read_mirage
+from pipeline.superopt.proof.proof import Proof
+from pipeline.superopt.proof.prove import prove
+from pipeline.superopt.proof.saved_specs import SPECS, saved_spec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,10 +16,10 @@ from pipeline.schedule.rule import Rule
 from pipeline.schedule.sketch import Sketch
 from pipeline.space.generate import MOST, generate
 from pipeline.space.partition import Partition
-from pipeline.superopt.finding import Finding, from_json, to_json
-from pipeline.superopt.lower import lower_mugraph
-from pipeline.superopt.mugraph import BlockGraph, MuGraph
-from pipeline.superopt.mugraph_text import to_text
+from pipeline.superopt.enumeration.finding import Finding, from_json, to_json
+from pipeline.superopt.lowering.lower import lower_mugraph
+from pipeline.superopt.mugraph.graph import BlockGraph, MuGraph
+from pipeline.superopt.mugraph.text import to_text
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.subprograms import Limits, Subprogram, subprograms
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from pipeline.errors import CheckError
 from pipeline.report.mugraph_drawing import LETTER, draw_svg
-from pipeline.superopt.mirage_json import import_mirage, input_shapes, read_mirage
-from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.mugraph.builder import MuGraphBuilder
+from pipeline.superopt.mugraph.graph import MuGraph
+from pipeline.superopt.proof.mirage_json import import_mirage, input_shapes, read_mirage
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention, split_decoding
 from tests.superopt.random_mugraphs import RandomMuGraph, mugraphs
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from pipeline.errors import CheckError
 from pipeline.report.mugraph_listing import LONGEST_NAME, listing, number_text, shortened
-from pipeline.superopt.mugraph import BlockGraph, Scalar
-from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.mugraph.builder import MuGraphBuilder
+from pipeline.superopt.mugraph.graph import BlockGraph, Scalar
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention, rmsnorm_linear, two_loops
 from tests.superopt.random_mugraphs import RandomMuGraph, mugraphs
 

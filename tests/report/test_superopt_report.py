@@ -14,7 +14,7 @@ from pipeline.report.summary import SubprogramSummary, SuperoptSummary
 from pipeline.report.superopt_report import outcome_lines, subprogram_lines, superopt_summary
 from pipeline.search.contest import Contest
 from pipeline.space.partition import partition
-from pipeline.superopt.mugraph_parse import from_text
+from pipeline.superopt.mugraph.parse import from_text
 from pipeline.superopt.stage import Outcome, look_for_alternatives
 from tests.report.test_summary import SUMMARY
 from tests.search.contests import entered, measure

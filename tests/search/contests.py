@@ -7,7 +7,7 @@ from pipeline.search.contest import Contest, contest
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import partition
-from pipeline.superopt.mugraph import MuGraph
+from pipeline.superopt.mugraph.graph import MuGraph
 from pipeline.superopt.stage import look_for_alternatives
 from tests.superopt.model_graphs import TARGET
 from tests.superopt.stage_cases import RULES, Notes, Search, effort, normalised

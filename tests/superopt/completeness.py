@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipeline.superopt.derive import derivations, needed
-from pipeline.superopt.enumerate import Limits, Table, Vocabulary
-from pipeline.superopt.fingerprint import Point, Sample
-from pipeline.superopt.goal import Goal
-from pipeline.superopt.labelled import Frame, Maker, Read
-from pipeline.superopt.nominal import Nominal
-from pipeline.superopt.search import ROUNDS
+from pipeline.superopt.enumeration.derive import derivations, needed
+from pipeline.superopt.enumeration.enumerate import Limits, Table, Vocabulary
+from pipeline.superopt.enumeration.fingerprint import Point, Sample
+from pipeline.superopt.enumeration.labelled import Frame, Maker, Read
+from pipeline.superopt.enumeration.nominal import Nominal
+from pipeline.superopt.enumeration.search import ROUNDS
+from pipeline.superopt.enumeration.statistics import Statistics
+from pipeline.superopt.goal.goal import Goal
+from pipeline.superopt.goal.term import Factor
 from pipeline.superopt.spec import Labels, Spec
-from pipeline.superopt.statistics import Statistics
-from pipeline.superopt.term import Factor
 from pipeline.verification.field import DrawAgain
 from pipeline.verification.field_algebra import NotProvable
 from tests.superopt.specs import Writer

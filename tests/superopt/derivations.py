@@ -23,8 +23,8 @@ from pipeline.ir.axiom import (
     Variable,
     factor_sets,
 )  # fmt: skip
-from pipeline.superopt.axiom_check import written
-from pipeline.superopt.term import App, Factors, Leaf, Num, Reduced, Term, children, free_factors, subterms
+from pipeline.superopt.goal.axiom_check import written
+from pipeline.superopt.goal.term import App, Factors, Leaf, Num, Reduced, Term, children, free_factors, subterms
 
 Bindings = dict[str, Term | Factors]
 LARGEST = 150  # terms below a term

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pipeline.ir.graph import Shape
-from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.mugraph.builder import MuGraphBuilder
+from pipeline.superopt.mugraph.graph import MuGraph
 
 
 def rmsnorm_linear(width: float = 4096.0, loop: int | None = None) -> MuGraph:

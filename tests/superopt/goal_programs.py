@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.superopt.term import App, Factors, Leaf, Num, Reduced, Term, total
+from pipeline.superopt.goal.term import App, Factors, Leaf, Num, Reduced, Term, total
 
 M, K, N, R, ROWS, J, D, B = range(8)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
-from pipeline.superopt.mugraph import (
+from pipeline.superopt.mugraph.graph import (
     Accumulate,
     Axis,
     BlockGraph,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.mugraph_builder import Handle, KernelBuilder, MuGraphBuilder
+from pipeline.superopt.mugraph.builder import Handle, KernelBuilder, MuGraphBuilder
+from pipeline.superopt.mugraph.graph import MuGraph
 from pipeline.superopt.spec import Spec
 from tests.superopt import specs
 from tests.superopt.specs import Writer

@@ -19,9 +19,9 @@ from pipeline.schedule.sketch import Sketch
 from pipeline.search.candidates import SketchSpace
 from pipeline.space.generate import generate
 from pipeline.space.lower import argument_name
-from pipeline.superopt.lower import lower_mugraph
-from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.mugraph_check import check as check_mugraph
+from pipeline.superopt.lowering.lower import lower_mugraph
+from pipeline.superopt.mugraph.check import check as check_mugraph
+from pipeline.superopt.mugraph.graph import MuGraph
 from pipeline.superopt.spec import Spec, SpecInput, spec_graph
 from pipeline.verification.tolerance import Reference, evaluate_with_bound
 from pipeline.verification.verdict import Verdict, compare

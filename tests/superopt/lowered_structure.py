@@ -15,10 +15,10 @@ from pipeline.ir.program_check import check
 from pipeline.schedule.sketch import Sketch
 from pipeline.search.candidates import SketchSpace
 from pipeline.space.generate import generate
-from pipeline.superopt.interpret import run_mugraph
-from pipeline.superopt.lower import lower_mugraph
-from pipeline.superopt.mugraph import Axis, BlockGraph, MuGraph
-from pipeline.superopt.mugraph_shapes import shapes
+from pipeline.superopt.lowering.lower import lower_mugraph
+from pipeline.superopt.mugraph.graph import Axis, BlockGraph, MuGraph
+from pipeline.superopt.mugraph.interpret import run_mugraph
+from pipeline.superopt.mugraph.shapes import shapes
 from pipeline.superopt.spec import Labels, Number, Spec, SpecInput, SpecNode
 from tests.codegen.kernel_runs import cpu_rules, native, run_program
 

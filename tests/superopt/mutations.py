@@ -21,8 +21,7 @@ import numpy as np
 from pipeline.errors import CheckError
 from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate
-from pipeline.superopt.interpret import run_mugraph
-from pipeline.superopt.mugraph import (
+from pipeline.superopt.mugraph.graph import (
     Accumulate,
     BlockGraph,
     BlockNode,
@@ -36,8 +35,9 @@ from pipeline.superopt.mugraph import (
     Running,
     Scalar,
 )
-from pipeline.superopt.prove import prove
-from pipeline.superopt.witness import WatchedFloats, clear_difference
+from pipeline.superopt.mugraph.interpret import run_mugraph
+from pipeline.superopt.proof.prove import prove
+from pipeline.superopt.proof.witness import WatchedFloats, clear_difference
 from tests.superopt.hand_mugraphs import HAND, HandMuGraph
 
 T = TypeVar("T")

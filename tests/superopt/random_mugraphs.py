@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CheckError
 from pipeline.ir.graph import Shape
-from pipeline.superopt.mugraph import (
+from pipeline.superopt.mugraph.builder import Handle, KernelBuilder, MuGraphBuilder, Place
+from pipeline.superopt.mugraph.graph import (
     Accumulate,
     BlockGraph,
     Concat,
@@ -29,8 +30,7 @@ from pipeline.superopt.mugraph import (
     Transpose,
     Unsqueeze,
 )
-from pipeline.superopt.mugraph_builder import Handle, KernelBuilder, MuGraphBuilder, Place
-from pipeline.superopt.mugraph_operator import result_shape, wrong_operands
+from pipeline.superopt.mugraph.operator import result_shape, wrong_operands
 
 UNARY = ("neg", "abs", "tanh", "sigmoid")
 BINARY = ("add", "sub", "mul", "max", "min")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.schedule.rule import Rule
-from pipeline.superopt.finding import Finding, Proven
-from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.enumeration.finding import Finding, Proven
+from pipeline.superopt.mugraph.builder import MuGraphBuilder
+from pipeline.superopt.mugraph.graph import MuGraph
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.stage import Effort
 from pipeline.superopt.subprograms import Limits

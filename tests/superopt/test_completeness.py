@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.superopt.enumerate import Table
+from pipeline.superopt.enumeration.enumerate import Table
 from tests.superopt.completeness import (
     BINARY,
     UNARY,

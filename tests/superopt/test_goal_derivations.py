@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.ir.algebra import FloatAlgebra
 from pipeline.ir.graph import UNARY
-from pipeline.superopt.goal import Goal
-from pipeline.superopt.term import App, Leaf, Num, Reduced, Term, show, subterms
-from pipeline.superopt.term_value import evaluate_term
+from pipeline.superopt.goal.goal import Goal
+from pipeline.superopt.goal.term import App, Leaf, Num, Reduced, Term, show, subterms
+from pipeline.superopt.goal.term_value import evaluate_term
 from rules.graph.algebra import Algebra
 from tests.superopt.derivations import derive, replaced, steps
 from tests.superopt.goal_programs import GOALS, J, axes

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.mugraph.builder import MuGraphBuilder
 from pipeline.superopt.spec import Spec
 from pipeline.verification.tolerance import Reference
 from tests.codegen.kernel_runs import native

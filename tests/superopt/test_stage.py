@@ -13,9 +13,9 @@ from pipeline.ir.target import Target
 from pipeline.schedule.sketch import Sketch
 from pipeline.space.partition import partition
 from pipeline.superopt import stage
-from pipeline.superopt.finding import Finding
-from pipeline.superopt.mugraph import MuGraph
-from pipeline.superopt.mugraph_builder import MuGraphBuilder
+from pipeline.superopt.enumeration.finding import Finding
+from pipeline.superopt.mugraph.builder import MuGraphBuilder
+from pipeline.superopt.mugraph.graph import MuGraph
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import subprograms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.superopt.search import superoptimize
+from pipeline.superopt.enumeration.search import superoptimize
 from tests.superopt.topologies import EXPERTS, ONLINE, Expert, in_one_kernel, in_two_kernels, is_online, is_split, place
 
 QUICK = ("gqa", "mqa_decode", "qknorm", "rmsnorm_linear", "lora", "gated_mlp", "ntrans", "full_mlp")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.ir.target import Cache, Target
-from pipeline.superopt.mugraph import (
+from pipeline.superopt.enumeration.search import Found, Proven, superoptimize
+from pipeline.superopt.mugraph.graph import (
     Accumulate,
     BlockGraph,
     BlockNode,
@@ -22,7 +23,6 @@ from pipeline.superopt.mugraph import (
     Running,
     block_graphs,
 )
-from pipeline.superopt.search import Found, Proven, superoptimize
 from pipeline.superopt.spec import Spec
 from tests.superopt import specs
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CheckError, ConfigError, UserError
-from pipeline.superopt.axiom_check import check_axiom, check_axioms
-from pipeline.superopt.goal import Goal
-from pipeline.superopt.normal_form import FOUNDATIONS, OPTIONAL
-from pipeline.superopt.rewriting import is_held
-from pipeline.superopt.term import Reduced, subterms
+from pipeline.superopt.goal.axiom_check import check_axiom, check_axioms
+from pipeline.superopt.goal.goal import Goal
+from pipeline.superopt.goal.normal_form import FOUNDATIONS, OPTIONAL
+from pipeline.superopt.goal.rewriting import is_held
+from pipeline.superopt.goal.term import Reduced, subterms
 from rules.graph.algebra import AXIOMS, Algebra
 from tests.superopt.goal_programs import GOALS, SCALE, W2, J, K, M, N, V, W, X, axes, fn, mul, product, scores
 

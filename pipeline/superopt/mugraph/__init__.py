@@ -1,0 +1,1 @@
+"""The µGraph as a value: structure, text, checks, shapes, interpreter, and the builder that writes one by hand."""

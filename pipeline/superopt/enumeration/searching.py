@@ -20,6 +20,8 @@ from pipeline.superopt.goal.axiom_check import check_axiom
 from pipeline.superopt.goal.goal import Goal
 from pipeline.superopt.spec import Spec
 
+ROOMS = ("enumeration", "goal", "mugraph", "proof")
+
 
 class Algebra(Protocol):
     """What the search may use of algebra to prune."""
@@ -61,6 +63,8 @@ class Searching:
     def version(self) -> str:
         """Of everything but the specification, the machine and the time that decides over what is found."""
         code = hashlib.sha256()
-        for path in sorted(Path(__file__).parent.glob("*.py")):  # other code may find other programs
-            code.update(path.read_bytes())
+        here = Path(__file__).resolve().parents[1]
+        for room in ROOMS:  # other code may find other programs
+            for path in sorted((here / room).glob("*.py")):
+                code.update(path.read_bytes())
         return f"{code.hexdigest()} seed {self.seed} tests {self.tests} axioms {self.axioms}"

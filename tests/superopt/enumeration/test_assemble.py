@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.superopt.test_explore import explored
+from tests.superopt.enumeration.test_explore import explored
 
 from pipeline.superopt.enumeration.roles import Roles
 from pipeline.superopt.mugraph.graph import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.superopt.test_explore import explored
+from tests.superopt.enumeration.test_explore import explored
 
 from pipeline.ir.evaluate import evaluate
 from pipeline.superopt.enumeration.cut import cuts, join

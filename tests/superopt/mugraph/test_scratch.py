@@ -30,7 +30,7 @@ from pipeline.superopt.proof.mirage_json import import_mirage, input_shapes, rea
 from tests.superopt.expert_mugraphs import EXPERT, EXPERT_SHAPES, online_attention
 from tests.superopt.random_mugraphs import RandomMuGraph, mugraphs
 
-SAVED = sorted((Path(__file__).parent / "data").glob("*.json"))
+SAVED = sorted((Path(__file__).parents[1] / "data").glob("*.json"))
 
 
 class Run:

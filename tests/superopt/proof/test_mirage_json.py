@@ -19,8 +19,8 @@ from pipeline.superopt.proof.prove import prove
 from pipeline.superopt.proof.saved_specs import SPECS, saved_spec
 from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Residues
 
-DATA = Path(__file__).parent / "data"
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "mugraphs"
+DATA = Path(__file__).parents[1] / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "mugraphs"
 RIGHT = ("gqa", "rmsnorm", "gated_mlp")
 
 

@@ -155,5 +155,5 @@ def _serve(connection: Connection, explorer: Alone) -> None:
             job, left = connection.recv()
             deadline = math.inf if left is None else time.monotonic() + left
             connection.send(explorer.explore(job, deadline))
-    except (EOFError, KeyboardInterrupt, BrokenPipeError):
+    except (EOFError, KeyboardInterrupt, ConnectionError):  # the team is closed, or gone
         return

@@ -18,7 +18,7 @@ from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
 from rules.schedule.streaming import streams
 
-AHEAD = 64  # iterations of the sum for which a packed operand is asked for early: some thousand bytes
+AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,10 @@ class InnerProduct:
             current = _kept(current, block, order, wide, high, sums, around)
             if streamed and not packing:
                 current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1].axes[0].var))
-            made.append(current)
             if streamed and any(step.at is None for step in packing):
-                made.append(_try(current, Annotate(sums[-1], "prefetch", AHEAD)))
+                made.extend(_try(current, Annotate(sums[-1], "prefetch", ahead)) for ahead in AHEAD)
+            else:
+                made.append(current)
         return made
 
     def _cut(self, sketch: Sketch, loop: Loop, multiple: int, most: int, lanes: int) -> tuple[Sketch, tuple[str, ...]]:

@@ -33,7 +33,7 @@ from rules.schedule.streaming import streams
 LARGEST_TILE = 64  # iterations of a middle level
 LARGEST_SUM = 1024  # iterations of a reduced loop inside another one
 UNROLLED = 8  # iterations of a reduced loop that is unrolled
-AHEAD = 32  # iterations of the sum for which a packed operand is asked for early: some thousand bytes
+AHEAD = (32, 96)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
 
 
@@ -342,8 +342,8 @@ def _asked_for_early(sketch: Sketch, plan: _Plan) -> list[Sketch]:
     its lines on their way than the processor asks for by itself."""
     loop = plan.levels["R", 0][-1]
     found = find_loop(sketch.program, loop)
-    step = Annotate(loop, "prefetch", AHEAD)
-    return [sketch.apply(step)] if found is not None and step.why_not(sketch.program) is None else []
+    steps = [Annotate(loop, "prefetch", ahead) for ahead in AHEAD]
+    return [sketch.apply(step) for step in steps if found is not None and step.why_not(sketch.program) is None]
 
 
 def _reduced(plan: _Plan, loop: str) -> bool:

@@ -108,6 +108,8 @@ class SuperoptSettings(Settings):
     graphs       µGraphs of each that are tuned
     anchors      products and reductions in a subprogram, at most
     nodes        operations in a subprogram, at most
+    patience     ways to use the axes that are searched without progress before the search of a subprogram ends; null:
+                 it goes on as long as there is time
     tests        over finite fields that a µGraph must pass
     algebra      the axioms that the search prunes by
     """
@@ -119,6 +121,7 @@ class SuperoptSettings(Settings):
     graphs: PositiveInt
     anchors: PositiveInt
     nodes: PositiveInt
+    patience: PositiveInt | None
     tests: PositiveInt
     algebra: Component
 

@@ -173,7 +173,7 @@ class Run:
             return Outcome()
         search = Searching.of(
             self._part(Algebra, settings.algebra, "superopt.algebra"), target, seed=self.config.seed,
-            workers=settings.workers or target.cores, tests=settings.tests,
+            workers=settings.workers or target.cores, tests=settings.tests, patience=settings.patience,
         )  # fmt: skip
         limits = Limits(settings.anchors, settings.nodes)
         effort = Effort(settings.seconds, settings.subprograms, settings.graphs, limits, search.version)

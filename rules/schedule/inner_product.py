@@ -65,7 +65,7 @@ class InnerProduct:
             most = max(target.vector_registers, 4) * lanes
             sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), most))
         streamed = streams(found, (vector.axes[0].var,), target)
-        made = []
+        made: list[Sketch] = []
         for packing in self._packings(sketch, block, wide, around, streamed):
             current = sketch
             for step in packing:

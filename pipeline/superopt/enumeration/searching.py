@@ -32,16 +32,21 @@ class Algebra(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """Searches specifications for µGraphs that are fast on the target; `tests` is what each of them must pass."""
+    """Searches specifications for µGraphs that are fast on the target; `tests` is what each of them must pass.
+
+    patience   assignments of roles without progress, after which a search ends; None: it does not
+    """
 
     target: Target
     axioms: tuple[Axiom, ...]
     seed: int
     workers: int
     tests: int
+    patience: int | None = None
 
     @staticmethod
-    def of(algebra: Algebra, target: Target, *, seed: int, workers: int, tests: int) -> Searching:
+    def of(algebra: Algebra, target: Target, *, seed: int, workers: int, tests: int,
+           patience: int | None = None) -> Searching:  # fmt: skip
         """ConfigError for an axiom that does not hold or that nothing can be done with."""
         axioms = tuple(algebra.axioms)
         rng = np.random.default_rng(seed)
@@ -51,12 +56,12 @@ class Searching:
             except CheckError as error:
                 raise ConfigError(error.what, where=error.where, why=error.why, todo=error.todo) from error
         Goal(lambda goal: goal.number(1.0) or 0, axioms)  # says which axiom it cannot use
-        return Searching(target, axioms, seed, workers, tests)
+        return Searching(target, axioms, seed, workers, tests, patience)
 
     def __call__(self, spec: Spec, seconds: float) -> Finding:
         return Finding.of(superoptimize(
             spec, self.target, seconds=seconds, seed=self.seed, workers=self.workers,
-            goals=partial(Goal.of, axioms=self.axioms), tests=self.tests,
+            goals=partial(Goal.of, axioms=self.axioms), tests=self.tests, patience=self.patience,
         ))  # fmt: skip
 
     @property
@@ -67,4 +72,4 @@ class Searching:
         for room in ROOMS:  # other code may find other programs
             for path in sorted((here / room).glob("*.py")):
                 code.update(path.read_bytes())
-        return f"{code.hexdigest()} seed {self.seed} tests {self.tests} axioms {self.axioms}"
+        return f"{code.hexdigest()} seed {self.seed} tests {self.tests} patience {self.patience} axioms {self.axioms}"

@@ -228,7 +228,7 @@ class BlockLowering:
             value = self.values[i]
             if value.buffer == buffer:
                 return True
-            if value.buffer is None and i not in self.pending and buffer in self.sources(value):
+            if value.buffer is None and value.read is not never and buffer in self.sources(value):
                 return True
         zero = Index(ZERO, ZERO)
         return any(

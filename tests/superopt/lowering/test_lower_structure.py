@@ -340,3 +340,18 @@ def test_a_rescaled_sum_wants_a_running_maximum() -> None:
     )
     broken = replace(graph, nodes=(replace(node, op=replace(node.op, nodes=inner)),))
     refused(broken, X, {"m": 2, "j": 2}, "no running maximum")
+
+
+def test_a_sum_that_its_accumulator_took_over_is_asked_by_nobody_what_it_reads() -> None:
+    """An exponential before the loop looks for a tile to take, and the sum in the loop was written down before it."""
+    b = MuGraphBuilder()
+    x, w, bias, v = b.input("x", rank=2), b.input("w", rank=2), b.input("bias", rank=2), b.input("v", rank=2)
+    with b.kernel(grid={"i": None}, loops={"k": None}) as k:
+        tx, tw = k.load(x, imap={"i": 0}, fmap={"k": 1}), k.load(w, fmap={"k": 0})
+        total = k.accumulate("sum", k.contract("ik,kj->ij", tx, tw))
+        first = k.exp(k.load(bias, imap={"i": 0}))
+        power = k.exp(first - k.fold("max", first, axis=1))
+        product = k.contract("ij,je->ie", power, k.load(v))
+        out = k.store(product * k.fold("sum", total, axis=1), omap={"i": 0})
+    inputs = {"x": (5, 6), "w": (6, 7), "bias": (5, 7), "v": (7, 4)}
+    assert_kept(with_extents(b.finish(out), {"i": 5, "k": 2}), inputs, rules=True)

@@ -111,12 +111,22 @@ class Cuts:
         self.tiles[axes] = (tile, extent)
 
     def is_batch(self, axis: str) -> bool:
-        """Does the grid axis cut every input? Then nothing is read twice for it, and a tile has one element of it."""
+        """Does the grid axis run through both operands of every product (through every input, where there is none)?
+        Then nothing is read twice for it, and a tile has one element of it."""
         names = [known.name for known in self.block.grid]
         if axis not in names:
             return False
         number = names.index(axis)
-        return all(tile.imap[number] is not None for tile in self.block.inputs)
+        varies = [tile.imap[number] is not None for tile in self.block.inputs]
+        products = 0
+        for node in self.block.nodes:
+            operands = [varies[i] for i in node.inputs]
+            if isinstance(node.op, Contract):
+                products += 1
+                if not all(operands):
+                    return False
+            varies.append(any(operands))
+        return products > 0 or all(varies[: len(self.block.inputs)])
 
     def register(self, axes: tuple[str, ...], extent: int, lanes: int) -> tuple[int, int]:
         """What a register tile of the axis is a multiple of, and the most of it: vectors where neighbours in memory

@@ -29,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.tests < 1:
             raise UserError("a proof needs a test", where="--tests", why=f"{given.tests} given")
+        if given.seed < 0:
+            raise UserError("a seed is not negative", where="--seed", why=f"{given.seed} given")
         return verify_file(given.file, given.spec, given.tests, given.seed)
     except UserError as error:
         print(error, file=sys.stderr)
@@ -53,6 +55,8 @@ def verify_file(path: Path, spec: str, tests: int, seed: int) -> int:
             proof = prove(graph, mugraph, tests=tests, rng=np.random.default_rng([seed, number]))
         except CheckError as error:
             proof = Proof("not provable", reason=str(error))
+        except MemoryError as error:
+            proof = Proof("not provable", reason=f"this machine has not enough memory: {error}")
         print(f"{number}: {proof}", flush=True)
         equal = equal and proof.equal
     return 0 if equal else 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ Saved = Mapping[str, Any]
 UNARY = {"exp": "exp", "sqrt": "sqrt", "sigmoid": "sigmoid", "log": "log"}
 BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div"}
 AXES = ("x", "y", "z")
+MOST_ELEMENTS = 2**40  # of a tensor: far more than a machine holds
 
 
 def read_mirage(path: Path) -> list[list[Saved]]:
     """The µGraphs of a file; UserError where it is none."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # text that is none, a number of too many digits, and depth
         raise UserError("the file cannot be read", where=str(path), why=str(error)) from None
     if not isinstance(saved, list) or not saved or not all(isinstance(graph, list) for graph in saved):
         raise UserError("the file holds no µGraphs", where=str(path), why="it is not a list of lists of operators")
@@ -209,8 +211,9 @@ class _Tiles(_Written):
 
 def read_block(saved: Saved, number: int) -> tuple[BlockGraph, list[int], list[int]]:
     """A block graph, and the guids of the tensors that it reads and makes. `number` makes its axes' names unique."""
-    grid = tuple(Axis(f"{name}{number}", saved["grid_dim"][name]) for name in AXES if saved["grid_dim"][name] > 1)
-    trips = saved["forloop_range"]
+    sizes = {name: _extent(saved["grid_dim"][name], f"grid_dim.{name}") for name in AXES}
+    grid = tuple(Axis(f"{name}{number}", size) for name, size in sizes.items() if size > 1)
+    trips = _extent(saved["forloop_range"], "forloop_range")
     loops = (Axis(f"loop{number}", trips),) if trips > 1 else ()
     tiles = _Tiles(grid, loops, trips)
     operands, results = [], []
@@ -233,4 +236,16 @@ def _dimension(saved: Mapping[str, int], axis: Axis) -> int | None:
 
 
 def _shape(tensor: Saved) -> Shape:
-    return tuple(int(size) for size in tensor["dim"][: tensor["num_dims"]])
+    rank = _extent(tensor["num_dims"], "num_dims")
+    if len(tensor["dim"]) < rank:
+        raise UserError("a tensor has fewer sizes than dimensions", where="dim", why=f"{tensor['dim']} for {rank}")
+    shape = tuple(_extent(size, "dim") for size in tensor["dim"][:rank])
+    if prod(shape) > MOST_ELEMENTS:
+        raise UserError("a tensor is too large", where="dim", why=f"{shape}")
+    return shape
+
+
+def _extent(saved: object, where: str) -> int:
+    if not isinstance(saved, int) or isinstance(saved, bool) or saved < 1:
+        raise UserError("an extent is not a whole number of at least 1", where=where, why=repr(saved))
+    return saved

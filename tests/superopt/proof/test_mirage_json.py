@@ -124,6 +124,12 @@ def test_what_does_not_fit_together_is_not_provable(tmp_path: Path, capsys: pyte
          "operator 3 (kn_customized_op): the operator is not as expected"),
         (json.dumps(small_mlp(lambda graph: graph[4].update(op_type="kn_clamp_op"))), "gated_mlp",
          "clamp: the operator is not supported"),
+        ("[" * 100_000, "gqa", "the file cannot be read"),
+        ("[[" + "9" * 5000 + "]]", "gqa", "the file cannot be read"),
+        (json.dumps(small_mlp(lambda graph: graph[0]["output_tensors"][0].update(dim=[8]))), "gated_mlp",
+         "dim: a tensor has fewer sizes than dimensions"),
+        (json.dumps(small_mlp(lambda graph: graph[0]["output_tensors"][0].update(dim=[10**40, 64]))), "gated_mlp",
+         "dim: a tensor is too large"),
     ],
 )  # fmt: skip
 def test_a_bad_file_gives_one_clear_error_and_status_2(
@@ -139,6 +145,42 @@ def test_a_bad_file_gives_one_clear_error_and_status_2(
 
 def test_a_missing_file_gives_status_2(tmp_path: Path) -> None:
     assert main(["verify", str(tmp_path / "none.json"), "--spec", "gqa"]) == 2
+
+
+@pytest.mark.parametrize("extent", [0, -8, 8.0, "8", True, None, float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["grid_dim.x", "forloop_range", "dim", "num_dims"])
+def test_an_extent_is_a_positive_whole_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str, extent: object
+) -> None:
+    def change(graph: list[dict[str, Any]]) -> None:
+        match where:
+            case "grid_dim.x":
+                block_of(graph)["grid_dim"]["x"] = extent
+            case "forloop_range":
+                block_of(graph)["forloop_range"] = extent
+            case "dim":
+                graph[0]["output_tensors"][0]["dim"][0] = extent
+            case _:
+                graph[0]["output_tensors"][0]["num_dims"] = extent
+
+    assert main(["verify", saved(tmp_path, small_mlp(change)), "--spec", "gated_mlp"]) == 2
+    assert f"{where}: an extent is not a whole number of at least 1. {extent!r}" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_into_memory_is_not_provable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object, **settings: object) -> Proof:
+        raise MemoryError("Unable to allocate 954. GiB")
+
+    monkeypatch.setattr("pipeline.superopt.__main__.prove", refuse)
+    assert main(["verify", saved(tmp_path, small_mlp()), "--spec", "gated_mlp"]) == 1
+    assert "not provable: this machine has not enough memory: Unable to allocate" in capsys.readouterr().out
+
+
+def test_a_negative_seed_gives_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", saved(tmp_path, small_mlp()), "--spec", "gated_mlp", "--seed=-1"]) == 2
+    assert "--seed: a seed is not negative" in capsys.readouterr().err
 
 
 def test_every_specification_has_a_graph_for_the_shapes_of_the_benchmarks() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import multiprocessing as mp
+import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
@@ -19,6 +22,7 @@ from pipeline.superopt.enumeration.statistics import Statistics
 from pipeline.superopt.spec import Spec
 
 FILLING = 0.7  # share of the seconds of a job for its table of values; the rest is for programs
+LONGEST_WAIT = 3600.0  # seconds; the system counts in milliseconds and refuses what does not fit into an int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ class Team:
         for _ in range(workers):
             ours, theirs = context.Pipe()
             member = context.Process(target=_serve, args=(theirs, Alone(specs, target, goals, seed)), daemon=True)
-            member.start()
+            with _no_interrupts():
+                member.start()
             theirs.close()
             self._members.append((member, ours))
 
@@ -129,8 +134,8 @@ class Team:
             if not busy:
                 return
             left = max(0.0, deadline - time.monotonic())
-            ready = [c for c in wait(list(busy), None if math.isinf(left) else left) if isinstance(c, Connection)]
-            if not ready:
+            ready = [c for c in wait(list(busy), min(left, LONGEST_WAIT)) if isinstance(c, Connection)]
+            if not ready and time.monotonic() >= deadline:
                 return
             for connection in ready:
                 busy.discard(connection)
@@ -148,6 +153,17 @@ class Team:
             member.join()
 
 
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """What is started meanwhile never sees Ctrl-C, which is for this process: it gets it afterwards."""
+    resource_tracker.ensure_running()  # which lets interrupts through when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(connection: Connection, explorer: Alone) -> None:
     """The life of a member of a team."""
     try:
@@ -155,5 +171,5 @@ def _serve(connection: Connection, explorer: Alone) -> None:
             job, left = connection.recv()
             deadline = math.inf if left is None else time.monotonic() + left
             connection.send(explorer.explore(job, deadline))
-    except (EOFError, KeyboardInterrupt, ConnectionError):  # the team is closed, or gone
+    except (EOFError, ConnectionError):  # the team is closed, or gone
         return

@@ -58,3 +58,25 @@ def test_a_deadline_ends_a_team_whatever_its_members_do() -> None:
         assert time.monotonic() - begin < 30
     finally:
         team.close()
+
+
+def test_a_deadline_may_lie_years_ahead() -> None:
+    team = Team(SPECS, TWO_CORES, Goal.of, 0, 1)
+    try:
+        assert len(list(team.run(JOBS[:1], time.monotonic() + 1e9))) == 1
+    finally:
+        team.close()
+
+
+def test_an_interrupt_of_all_processes_leaves_a_member_alive_even_while_it_starts() -> None:
+    team = Team(SPECS, TWO_CORES, Goal.of, 0, 1)
+    try:
+        os.kill(team.members[0], signal.SIGINT)
+        assert len(list(team.run(JOBS[:1], math.inf))) == 1
+    finally:
+        team.close()
+
+
+def test_interrupts_come_through_again_after_a_team_has_started() -> None:
+    Team(SPECS, TWO_CORES, Goal.of, 0, 1).close()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())

@@ -19,11 +19,15 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 SMALL = (
     "search.trials=1", "search.batch=1", "search.candidates=32", "cost_model=roofline", "measurement.workers=1",
+    "superopt.seconds=1.0", "superopt.patience=2",
     "measurement.runner.policy.samples=3", "measurement.runner.policy.min_sample_ms=0.1", "compare.seconds=0.05",
 )  # fmt: skip
 SMALL_MODELS = {
     "bert": ("workload.layers=1", "workload.hidden=32", "workload.heads=2", "workload.intermediate=64",
              "workload.vocabulary=50", "workload.sequence=8"),
+    "gqa": ("workload.queries=5", "workload.keys=24", "workload.dim=8"),
+    "llama_block": ("workload.hidden=32", "workload.heads=2", "workload.kv_heads=1", "workload.dim=16", "workload.inner=48",
+                    "workload.sequence=8"),
 }  # fmt: skip
 # The gate and the installation are what CI itself does; the rule of the README's example has a test in test_engine.
 ELSEWHERE = ("bash .ci/run", "python3 -m venv", "muschedule workload=c2d workload.k=3 'registry")
@@ -58,6 +62,8 @@ def small(command: str) -> list[str]:
             arguments += overrides
     if "experiment=operators" in arguments:
         arguments += ["~suite", "+suite={gmm: [0], dep: [3]}"]
+    if "experiment=mugraphs" in arguments:
+        arguments += ["~suite", "+suite={ntrans: [0]}", "compare.peers=[onnxruntime]"]
     return arguments if "--cfg" in arguments else [*arguments, *SMALL]
 
 
@@ -92,8 +98,16 @@ def test_the_commands_of_the_store_run_on_what_a_run_left(tmp_path: Path) -> Non
     assert (tmp_path / "records.jsonl").read_text(encoding="utf-8").strip()
 
 
+def test_the_command_of_the_superoptimizer_proves_what_another_system_saved(tmp_path: Path) -> None:
+    (tmp_path / "graphs.json").write_bytes((CHECKOUT / "tests/superopt/data/gqa_bs1.json").read_bytes())
+    (command,) = [command for command in commands() if command.startswith("python -m pipeline.superopt")]
+    said = run(shlex.split(command)[1:], tmp_path)
+    assert said and all(": equal: " in line for line in said.splitlines())
+
+
 def test_no_command_of_the_readme_is_left_out() -> None:
-    covered = ("muschedule", "python -m pipeline ", "python -m pipeline.store", *ELSEWHERE)
+    covered = ("muschedule", "python -m pipeline ", "python -m pipeline.store", "python -m pipeline.superopt",
+               *ELSEWHERE)  # fmt: skip
     assert [command for command in commands() if not command.startswith(covered)] == []
 
 

@@ -249,11 +249,14 @@ def _takes(make: Callable[..., Any], name: str) -> bool:
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of the arguments of a class or function, resolved where they can be."""
     function = make.__init__ if inspect.isclass(make) else make  # type: ignore[misc]
-    try:
-        return typing.get_type_hints(function, include_extras=True)  # Annotated: a bound
-    except NameError:
-        # A name that exists only for the type checker: the constructor has the last word on these arguments.
-        return {}
+    # A dataclass names what the modules of its bases import; its constructor knows only its own module.
+    for source in (function, make) if is_dataclass(make) else (function,):
+        try:
+            return typing.get_type_hints(source, include_extras=True)  # Annotated: a bound
+        except NameError:
+            continue
+    # A name that exists only for the type checker: the constructor has the last word on these arguments.
+    return {}
 
 
 def _validated(value: object, hint: Any, where: str) -> Any:

@@ -26,8 +26,8 @@ SMALL_MODELS = {
     "bert": ("workload.layers=1", "workload.hidden=32", "workload.heads=2", "workload.intermediate=64",
              "workload.vocabulary=50", "workload.sequence=8"),
     "gqa": ("workload.queries=5", "workload.keys=24", "workload.dim=8"),
-    "llama_block": ("workload.hidden=32", "workload.heads=2", "workload.kv_heads=1", "workload.dim=16", "workload.inner=48",
-                    "workload.sequence=8"),
+    "llama_block": ("workload.hidden=32", "workload.heads=2", "workload.kv_heads=1", "workload.dim=16",
+                    "workload.inner=48", "workload.sequence=8"),
 }  # fmt: skip
 # The gate and the installation are what CI itself does; the rule of the README's example has a test in test_engine.
 ELSEWHERE = ("bash .ci/run", "python3 -m venv", "muschedule workload=c2d workload.k=3 'registry")

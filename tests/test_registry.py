@@ -153,3 +153,9 @@ def test_a_constructor_that_raises_is_told_with_its_place(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=rf"rules\.extra\[0\]: '{name}\.Mine' cannot be made\. ValueError: bad 3"):
         Registry((name,)).build(object, component(f"{name}.Mine", n=3), "rules.extra[0]")
+
+
+@pytest.mark.parametrize("value", [1.5, "abc", True, [1]])
+def test_an_argument_that_a_class_inherits_from_another_module_is_checked_too(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"w\.dim: .* is not valid here"):
+        Registry(()).check(component("pipeline.frontend.workloads.gqa.Gqa", dim=value), "w")

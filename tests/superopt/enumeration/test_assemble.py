@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tests.superopt.enumeration.test_explore import explored
-
 from pipeline.superopt.enumeration.roles import Roles
 from pipeline.superopt.mugraph.graph import (
     Accumulate,
@@ -17,6 +15,7 @@ from pipeline.superopt.mugraph.graph import (
 )
 from pipeline.superopt.mugraph.shapes import shapes as shapes_of
 from tests.superopt import specs
+from tests.superopt.enumeration.test_explore import explored
 
 
 def best(name: str, roles: Roles, *, foreign: int = 1) -> tuple[BlockGraph, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.superopt.enumeration.test_explore import explored
 
 from pipeline.ir.evaluate import evaluate
 from pipeline.superopt.enumeration.cut import cuts, join
@@ -14,6 +13,7 @@ from pipeline.superopt.mugraph.graph import block_graphs
 from pipeline.superopt.proof.prove import prove_spec
 from pipeline.superopt.spec import Product, Reduction, Spec, spec_graph
 from tests.superopt import specs
+from tests.superopt.enumeration.test_explore import explored
 
 NAMES = ("gqa", "qknorm", "lora", "full_mlp", "moe", "ntrans")
 

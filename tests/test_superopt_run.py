@@ -153,6 +153,21 @@ def test_an_interrupt_during_the_search_leaves_a_valid_module(
     assert artifact_is_whole(tmp_path)
 
 
+def test_an_interrupt_while_modules_are_compared_leaves_the_one_of_the_fastest_kernels(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupt(*given: object) -> float:
+        raise KeyboardInterrupt
+
+    forced(monkeypatch, faster=False)
+    monkeypatch.setattr(engine, "FAVOUR", 1e-9)  # so that there is a module of fused kernels to be compared with
+    monkeypatch.setattr(engine, "faster", interrupt)
+    made = here(*NORMALISED, *FEW)
+    assert "interrupted: the modules are not compared" in caplog.text
+    assert made.verified and made.superopt is not None and not any(one.chosen for one in made.superopt.subprograms)
+    assert artifact_is_whole(tmp_path) and not (tmp_path / "run" / "artifact_fused").exists()
+
+
 def test_a_search_that_breaks_costs_nothing_but_itself(
     here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing as mp
+import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,12 +101,12 @@ class Alone:
 
 
 class Team:
-    """Explores in processes of its own; each gets the next job when it has done one."""
+    """Explores in processes of its own, at most one a core; each gets the next job when it has done one."""
 
     def __init__(self, specs: tuple[Spec, ...], target: Target, goals: Goals, seed: int, workers: int) -> None:
         context = mp.get_context("spawn")
         self._members: list[tuple[mp.process.BaseProcess, Connection]] = []
-        for _ in range(workers):
+        for _ in range(min(workers, os.cpu_count() or 1)):  # more find nothing more, and take seconds to start
             ours, theirs = context.Pipe()
             member = context.Process(target=_serve, args=(theirs, Alone(specs, target, goals, seed)), daemon=True)
             with _no_interrupts():

@@ -80,3 +80,11 @@ def test_an_interrupt_of_all_processes_leaves_a_member_alive_even_while_it_start
 def test_interrupts_come_through_again_after_a_team_has_started() -> None:
     Team(SPECS, TWO_CORES, Goal.of, 0, 1).close()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+
+def test_a_team_has_no_more_members_than_there_are_cores() -> None:
+    team = Team(SPECS, TWO_CORES, Goal.of, 0, 10_000)
+    try:
+        assert len(team.members) <= (os.cpu_count() or 1)
+    finally:
+        team.close()

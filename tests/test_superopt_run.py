@@ -85,7 +85,8 @@ def test_the_module_is_right_whichever_side_wins(
     chosen = [one for one in made.superopt.subprograms if one.chosen]
     tuned = [one for one in made.superopt.subprograms if one.fused_ms is not None]
     assert tuned, "some alternative was measured"
-    assert bool(chosen) == faster
+    # a fused kernel for the softmax alone is one more way to compute an ordinary task, and may win either way
+    assert (len(made.tasks) < 3) == faster
     if faster:
         assert any(graph.full for one in chosen for graph in one.graphs), "the winner is tested at its full extents"
     rng = np.random.default_rng(0)

@@ -53,7 +53,7 @@ def _subprogram(
     uses = len(one.subprogram.uses)
     used = 0
     if entrant is not None:
-        used = uses if entrant.inside and fused < ordinary else chosen.get(entrant.state, 0)
+        used = 0 if entrant.inside and fused >= ordinary else chosen.get(entrant.state, 0)
     return SubprogramSummary(
         name=one.subprogram.task.name, uses=uses, chosen_uses=used, specification=spec_text(one.subprogram.spec),
         search_seconds=None if finding is None else finding.seconds, known=one.known,
@@ -90,9 +90,11 @@ def _reason(
         state = contest.states[entrant.state]
         failed = sum(state.failures.values())
         return f"{failed} of its candidates failed: {state.details[-1].splitlines()[0]}" if failed else UNTUNED
-    compared = f"{fused * 1e3:.4g} ms, and what it replaces {ordinary * 1e3:.4g} ms"
+    replaced = f"what it replaces {ordinary * 1e3:.4g} ms" if math.isfinite(ordinary) else "nothing else was measured"
+    compared = f"{fused * 1e3:.4g} ms, and {replaced}"
     if used:
-        return f"it takes {compared}" + (f"; used in {used} of {uses} places" if used < uses else "")
+        whole = ", but the whole module is faster with it" if fused >= ordinary else ""
+        return f"it takes {compared}{whole}" + (f"; used in {used} of {uses} places" if used < uses else "")
     if fused < ordinary:
         return f"it takes {compared}, but another alternative that does some of the same saves more"
     return f"it takes {compared}"

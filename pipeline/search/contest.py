@@ -71,9 +71,9 @@ class Contest:
         return self.choices.total(lambda task: seconds[task])
 
     def chosen_uses(self) -> dict[int, int]:
-        """How many uses of each alternative are in the module, by the number of its state."""
+        """How often each state is in the module, by its number."""
         made = self.cover([state.best for state in self.states])
-        return Counter(one.task for one in made.instances if self.states[one.task].optional)
+        return Counter(one.task for one in made.instances)
 
     def winners(self) -> list[tuple[Entrant, int]]:
         """The alternatives that are in the module, each with the number of the µGraph that its kernel comes from."""
@@ -82,7 +82,7 @@ class Contest:
         for entrant in self.entrants:
             best = self.states[entrant.state].history.best()
             sketch = -1 if best is None else best.candidate.sketch - entrant.first
-            if sketch >= 0 and (entrant.inside or used.get(entrant.state, 0)):
+            if sketch >= 0 and used.get(entrant.state, 0):
                 found.append((entrant, entrant.alternative.sketches[sketch].graph))
         return found
 

@@ -36,8 +36,7 @@ class C3d:
     dtype: DType = "float32"
 
     def convolution(self) -> Convolution:
-        given = {column: getattr(self, column) for column in COLUMNS}
-        z = choose(self.name, COLUMNS, CASES, self.case, given)
+        z = choose(self, COLUMNS, CASES)
         return Convolution(
             self.name,
             self.batch,

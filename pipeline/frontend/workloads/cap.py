@@ -39,8 +39,7 @@ class Cap:
     dtype: DType = "float32"
 
     def sizes(self) -> dict[str, int]:
-        given = {column: getattr(self, column) for column in COLUMNS}
-        return choose(self.name, COLUMNS, CASES, self.case, given)
+        return choose(self, COLUMNS, CASES)
 
     def build(self, seed: int) -> Graph:
         z = self.sizes()

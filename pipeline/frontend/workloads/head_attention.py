@@ -39,8 +39,7 @@ class HeadAttention:
     dtype: DType = "float32"
 
     def sizes(self) -> dict[str, int]:
-        given = {column: getattr(self, column) for column in COLUMNS}
-        return choose(self.name, COLUMNS, self.CASES, self.case, given)
+        return choose(self, COLUMNS, self.CASES)
 
     def build(self, seed: int) -> Graph:
         """There are no weights, so the seed changes nothing."""

@@ -31,8 +31,7 @@ class Ntrans:
     dtype: DType = "float32"
 
     def sizes(self) -> dict[str, int]:
-        given = {column: getattr(self, column) for column in COLUMNS}
-        return choose(self.name, COLUMNS, CASES, self.case, given)
+        return choose(self, COLUMNS, CASES)
 
     def build(self, seed: int) -> Graph:
         """There are no weights, so the seed changes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import platform
@@ -37,7 +38,7 @@ from pipeline.measurement.peak import Peak, measure_peak
 from pipeline.measurement.protocol import Builder, Runner
 from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
-from pipeline.report.compare import compare, difference
+from pipeline.report.compare import compare, difference, in_turns
 from pipeline.report.console import Progress, summary_lines
 from pipeline.report.mugraph_page import page
 from pipeline.report.peers.onnxruntime import OnnxRuntime
@@ -68,7 +69,6 @@ log = logging.getLogger("pipeline")
 
 VERSION = "0.1.0"
 FAVOUR = 0.75  # what an alternative's time may count where modules with and without it are compared
-LEAST_CALLS = 5  # of each of the modules
 BUSY = 1.5  # a whole call may take so many times its kernels before it is worth a word
 SMALL_MODEL = 2e8  # operations: below it every kind of hostile feeds is tried on the whole module
 LEVEL = 3  # of the code generator, unless the configuration says otherwise
@@ -425,16 +425,9 @@ def faster(artifacts: Mapping[float, Path], feeds: Mapping[str, np.ndarray], sec
     """Of modules that compute the same, the one whose calls, made in turns, take less time in the median."""
     with contextlib.ExitStack() as stack:
         sessions = {name: stack.enter_context(Session(path)) for name, path in artifacts.items()}
-        samples: dict[float, list[float]] = {name: [] for name in sessions}
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(samples[min(samples)]) < LEAST_CALLS:
-            for name, session in sessions.items():
-                for repeat in range(3):  # the first ones find the caches as the other module left them
-                    start = time.perf_counter()
-                    session.run(None, feeds)
-                    if repeat == 2:
-                        samples[name].append(time.perf_counter() - start)
-    return min(samples, key=lambda name: float(np.median(samples[name])))
+        runs = {str(name): functools.partial(session.run, None) for name, session in sessions.items()}
+        samples = in_turns(runs, feeds, seconds / len(runs))
+    return min(artifacts, key=lambda name: float(np.median(samples[str(name)])))
 
 
 def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 1000) -> list[float]:

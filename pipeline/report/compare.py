@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.report.peers.peer import Peer, PeerModel, Run
 
 Status = Literal["ok", "disagrees", "missing", "failed"]
+Call = Callable[[Mapping[str, np.ndarray]], object]
 _SETTLE_SECONDS = 0.02  # until the threads of the one before have stopped to spin
 _BLOCK_SECONDS = 0.05
 _MOST_RUNS = 200
@@ -86,7 +87,7 @@ def compare(
         status: Status = "ok" if worst <= 1 else "disagrees"
         results[peer.name] = PeerResult(status, "" if worst <= 1 else where, difference=worst)
         runs[peer.name] = run
-    samples = _timed(runs, model.feeds, seconds, clock, sleep)
+    samples = in_turns(runs, model.feeds, seconds, clock, sleep)
     ours_ms = statistics.median(samples[_OURS])
     for name, found in results.items():
         if name in samples:
@@ -97,14 +98,14 @@ def compare(
     return Comparison(ours_ms, tuple(samples[_OURS]), results)
 
 
-def _timed(
-    runs: Mapping[str, Run],
+def in_turns(
+    runs: Mapping[str, Call],
     feeds: Mapping[str, np.ndarray],
     seconds: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, list[float]]:
-    """Milliseconds of every run, by contestant."""
+    """Milliseconds of every run, by contestant; seconds: for each of them, about. How, says `compare`."""
     taken: dict[str, list[float]] = {name: [] for name in runs}
     counts = {name: _runs_in_a_block(run, feeds, clock) for name, run in runs.items()}
     spent, rounds = 0.0, 0
@@ -124,7 +125,7 @@ def _timed(
     return taken
 
 
-def _runs_in_a_block(run: Run, feeds: Mapping[str, np.ndarray], clock: Callable[[], float]) -> int:
+def _runs_in_a_block(run: Call, feeds: Mapping[str, np.ndarray], clock: Callable[[], float]) -> int:
     run(feeds)
     before = clock()
     run(feeds)

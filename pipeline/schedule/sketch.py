@@ -35,6 +35,10 @@ class Sketch:
             raise StepError(f"{described(step)} is not legal", where=self.program.name, why=reason)
         return replace(self, program=step.apply(self.program), trace=(*self.trace, step))
 
+    def attempt(self, step: Step) -> Sketch:
+        """The sketch after one step where that is legal, else the sketch as it is."""
+        return self if step.why_not(self.program) is not None else self.apply(step)
+
     def declare(self, variable: Variable) -> Sketch:
         """The sketch with a random variable, whose symbols are parameters of the program from now on."""
         reason = clash(self.program, variables=variable.symbols)

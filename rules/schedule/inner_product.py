@@ -72,9 +72,9 @@ class InnerProduct:
                 current = _copy_loops(current.apply(step), step.name)
             current = _kept(current, block, order, wide, high, sums, around)
             if streamed and not packing:
-                current = _try(current, Annotate(sums[-1], "prefetch_next", around[-1].axes[0].var))
+                current = current.attempt(Annotate(sums[-1], "prefetch_next", around[-1].axes[0].var))
             if streamed and any(step.at is None for step in packing):
-                made.extend(_try(current, Annotate(sums[-1], "prefetch", ahead)) for ahead in AHEAD)
+                made.extend(current.attempt(Annotate(sums[-1], "prefetch", ahead)) for ahead in AHEAD)
             else:
                 made.append(current)
         return made
@@ -161,10 +161,6 @@ def _vector(block: Block, spatial: list[Loop], lanes: int) -> Loop | None:
     return None
 
 
-def _try(sketch: Sketch, step: Annotate) -> Sketch:
-    return sketch if step.why_not(sketch.program) is not None else sketch.apply(step)
-
-
 def _extent(sketch: Sketch, loop: str) -> Poly:
     return loop_at(sketch.program, loop)[0].axes[0].extent
 
@@ -172,9 +168,7 @@ def _extent(sketch: Sketch, loop: str) -> Poly:
 def _copy_loops(sketch: Sketch, name: str) -> Sketch:
     """The loops of a copy: lanes along the last one."""
     _, place = block_at(sketch.program, name)
-    last = place.loops[-1].axes[0].var
-    step = Vectorize(last)
-    return sketch.apply(step) if step.why_not(sketch.program) is None else sketch
+    return sketch.attempt(Vectorize(place.loops[-1].axes[0].var))
 
 
 def _kept(

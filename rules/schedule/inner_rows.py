@@ -41,12 +41,10 @@ class InnerRows:
         best = max(names, key=lambda name: scores[name], default=None)
         if best is not None and scores[best] > 0:
             if best != names[-1]:
-                step = Reorder((*(name for name in names if name != best), best))
-                sketch = sketch.apply(step) if step.why_not(sketch.program) is None else sketch
+                sketch = sketch.attempt(Reorder((*(name for name in names if name != best), best)))
             _, place = block_at(sketch.program, block)
             if place.loops[-1].axes[0].var == best and place.loops[-1].axes[0].extent != Poly.of(1):
-                lanes = Vectorize(best)
-                sketch = sketch.apply(lanes) if lanes.why_not(sketch.program) is None else sketch
+                sketch = sketch.attempt(Vectorize(best))
         if found.combine is not None and found.init is not None:
             reduced = {name for it in found.iters if it.kind == "reduce" for name in variables(it.binding)}
             _, place = block_at(sketch.program, block)

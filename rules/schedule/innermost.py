@@ -17,9 +17,7 @@ def vectorized(sketch: Sketch, block: str, row: str) -> Sketch:
     if inside:
         last = inside[-1].axes[0]
         if last.extent != Poly.of(1) and contiguous(found, last.var):
-            step = Vectorize(last.var)
-            if step.why_not(sketch.program) is None:
-                sketch = sketch.apply(step)
+            sketch = sketch.attempt(Vectorize(last.var))
     if found.combine is not None and found.init is not None:
         reduced = {n for it in found.iters if it.kind == "reduce" for n in _names(it.binding)}
         first = next((loop.axes[0].var for loop in place.loops if loop.axes[0].var in reduced), None)
@@ -40,8 +38,7 @@ def contiguous_last(sketch: Sketch, block: str, row: str) -> Sketch:
             continue
         if loop is own[-1]:
             return sketch
-        step = Reorder((*(other.axes[0].var for other in own if other is not loop), name))
-        return sketch.apply(step) if step.why_not(sketch.program) is None else sketch
+        return sketch.attempt(Reorder((*(other.axes[0].var for other in own if other is not loop), name)))
     return sketch
 
 

@@ -10,7 +10,7 @@ from pipeline.ir.program import Block, Iter
 from pipeline.ir.target import Target
 from pipeline.schedule.nest import Place, block_at, loads_of, loop_at, over_loops
 from pipeline.schedule.sketch import Sketch
-from pipeline.schedule.steps import DecomposeReduction, Fuse, Parallel, Reorder, Split, Step, Vectorize
+from pipeline.schedule.steps import DecomposeReduction, Fuse, Parallel, Reorder, Split, Vectorize
 from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_scheduled, lanes_of, loop_of
 
@@ -39,10 +39,10 @@ class ParallelVectorize:
         inner = [loop_of(vector)] if vector is not None else []
         order = (*outer, *(loop_of(it) for it in others), *inner)
         if len(order) > 1:
-            sketch = _try(sketch, Reorder(order))
+            sketch = sketch.attempt(Reorder(order))
         if vector is not None:
             sketch, outer = _split_long(sketch, vector, outer, lanes, target)
-            sketch = _try(sketch, Vectorize(inner[0] if not outer or inner[0] not in outer else f"{inner[0]}_1"))
+            sketch = sketch.attempt(Vectorize(inner[0] if not outer or inner[0] not in outer else f"{inner[0]}_1"))
         if found.combine is not None and found.init is not None:
             first = next(loop_of(it) for it in others) if others else None
             if first is not None:
@@ -51,8 +51,8 @@ class ParallelVectorize:
             return [sketch]
         outer = [f"{loop}_0" if vector is not None and loop == inner[0] else loop for loop in outer]
         if len(outer) > 1:
-            sketch = _try(sketch, Fuse(tuple(outer)))
-        return [_try(sketch, Parallel(outer[0]))]
+            sketch = sketch.attempt(Fuse(tuple(outer)))
+        return [sketch.attempt(Parallel(outer[0]))]
 
     def _decomposed(self, sketch: Sketch, block: Block, place: Place) -> Sketch:
         """A nest with more than one block in it is left as it is, but for initial values."""
@@ -107,11 +107,6 @@ def _step(block: Block, indices: tuple[object, ...], loop: str) -> float:
     last = forms[-1]
     unit = moving == [len(forms) - 1] and last is not None and last.coefficient(loop) == Poly.of(1)
     return 1.0 if unit else -1.0
-
-
-def _try(sketch: Sketch, step: Step) -> Sketch:
-    """The step where it is legal, else the sketch as it is."""
-    return sketch if step.why_not(sketch.program) is not None else sketch.apply(step)
 
 
 def _variables(it: Iter) -> list[str]:

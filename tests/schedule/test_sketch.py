@@ -56,6 +56,12 @@ def test_an_illegal_step_says_what_where_and_why() -> None:
     assert described(Split("i", (T,), ("a", "b"))) == "Split(loop=i, factors=['t'], names=['a', 'b'])"
 
 
+def test_a_step_that_is_attempted_is_applied_where_it_is_legal() -> None:
+    before = Sketch(matmul())
+    assert before.attempt(Parallel("mm_n")) is before
+    assert before.attempt(Parallel("mm_m")) == before.apply(Parallel("mm_m"))
+
+
 def test_a_symbol_is_declared_once() -> None:
     with pytest.raises(StepError, match="the name t is taken already"):
         sketch().declare(Choice("t", (1, 2)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pipeline.errors import listed
-from pipeline.ir.expr import ZERO, Const, Expr, Load, Op, Var, dtype_of, loads
+from pipeline.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Alloc, Buffer, Combine, Iter, Loop, Stmt, sequence
@@ -31,6 +31,7 @@ from pipeline.superopt.lowering.tile import (
     in_tile,
     kept,
     never,
+    origin,
     same,
     scratch_value,
 )
@@ -40,10 +41,12 @@ from pipeline.superopt.mugraph.graph import (
     BlockNode,
     BlockOutput,
     Contract,
+    LoopOp,
     Map,
     RescaledSum,
     Running,
     Squeeze,
+    TileOp,
     Transpose,
     Unsqueeze,
     depths,
@@ -142,30 +145,22 @@ class BlockLowering:
         readers = self.readers(number)
         if isinstance(made, Summed):
             only = readers[0] if len(readers) == 1 and self.uses[number] == 1 else None
-            kinds = {"sum": (Accumulate, RescaledSum), "max": (Accumulate, Running), "min": (Accumulate, Running),
-                     "prod": (Accumulate,)}[made.combine]  # fmt: skip
-            if only is not None and isinstance(only.op, kinds) and only.inputs[0] == number:
-                same = isinstance(only.op, RescaledSum) or only.op.kind == made.combine  # type: ignore[union-attr]
-                if same:
-                    self.pending[number] = made
-                    return Value(made.spatial, never)
+            if only is not None and only.inputs[0] == number and _continues(only.op, made.combine):
+                self.pending[number] = made
+                return Value(made.spatial, never)
             value = self.tile(name, made.spatial, depth)
             assert value.buffer is not None
-            around = {self.cuts.loop_var(loop.name) for loop in self.block.loops} | {
-                self.cuts.loop_var(axis.name) for axis in self.block.grid
-            }
-            place = in_tile(made.spatial)
-            begin: Const | None = neutral(made.combine, DTYPE)
-            if any(name_ in around for dim in made.reduced if dim.base for name_, _ in dim.base.terms):
+            place, first = in_tile(made.spatial), neutral(made.combine, DTYPE)
+            begin: Const | None = first
+            if any(dim.cut for dim in made.reduced):
                 # the sum begins anew in each iteration of a loop that cuts it, not only in the first one
-                first = neutral(made.combine, DTYPE)
                 into.append(nest(f"{name}_start", value.buffer, made.spatial, (), lambda s, _: first, place))
                 begin = None
             into.append(nest(name, value.buffer, made.spatial, made.reduced, made.read, place, made.combine, begin))
             return value
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made
-        kind = dtype_of(made.read(tuple(Index(ZERO, ZERO) for _ in made.dims)))
+        kind = dtype_of(made.read(origin(made.dims)))
         value = self.in_place(number, made) or self.tile(name, made.dims, depth, dtype=kind)
         assert value.buffer is not None
         into.append(nest(name, value.buffer, made.dims, (), lambda s, _: made.read(s), in_tile(made.dims)))
@@ -176,14 +171,11 @@ class BlockLowering:
         assert isinstance(node.op, Map)
         if any(isinstance(reader.op, Contract) for reader in readers):
             return False  # a product reads its operands many times
-        if any(made_of.buffer is not None and self.sum_of(i) for i, made_of in self.operands_of(node)):
+        if any(self.values[i].buffer is not None and self.sum_of(i) for i in node.inputs):
             return self.uses[number] == 1 and not readers  # the end of a product's register tile, kept apart for it
         if self.uses[number] == 1:
             return not readers or not self.widened(readers[0], made)
         return node.op.fn in CHEAP and all(self.values[i].buffer is None for i in node.inputs)
-
-    def operands_of(self, node: BlockNode) -> list[tuple[int, Value]]:
-        return [(i, self.values[i]) for i in node.inputs]
 
     def sum_of(self, number: int) -> bool:
         """Is the value a product or a sum that lies in scratch only for this use?"""
@@ -228,14 +220,10 @@ class BlockLowering:
             value = self.values[i]
             if value.buffer == buffer:
                 return True
-            if value.buffer is None and value.read is not never and buffer in self.sources(value):
+            if value.buffer is None and value.read is not never and _reads(value.read(origin(value.dims)), buffer):
                 return True
-        zero = Index(ZERO, ZERO)
-        return any(
-            buffer
-            in {load.buffer for load in loads(made.read((zero,) * len(made.spatial), (zero,) * len(made.reduced)))}
-            for made in self.pending.values()
-        )
+        waiting = self.pending.values()
+        return any(_reads(made.read(origin(made.spatial), origin(made.reduced)), buffer) for made in waiting)
 
     def turn(self, number: int) -> int:
         """When a node has its turn: the deeper the later before the loops further in, the earlier after them."""
@@ -243,9 +231,6 @@ class BlockLowering:
         depth = max((self.depth[i] for i in node.inputs), default=0)
         late = any(self.late[i] and self.depth[i] == depth for i in node.inputs)
         return 2 * len(self.block.loops) + 1 - depth if late else depth
-
-    def sources(self, value: Value) -> set[str]:
-        return {load.buffer for load in loads(value.read(tuple(Index(ZERO, ZERO) for _ in value.dims)))}
 
     def tile(self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "_tile", dtype: DType = DTYPE) -> Value:
         buffer = f"{name}{suffix}"
@@ -388,3 +373,18 @@ class BlockLowering:
         if not axes:
             axes = (LoopAxis(f"{self.name}_once", Poly.of(1)),)
         return Loop(axes, body, "parallel")
+
+
+def _continues(op: TileOp | LoopOp, combine: Combine) -> bool:
+    """Does an accumulator combine in the same way, so that the sum needs no tile of its own?"""
+    match op:
+        case RescaledSum():
+            return combine == "sum"
+        case Accumulate(kind=kind) | Running(kind=kind):
+            return kind == combine
+        case _:
+            return False
+
+
+def _reads(value: Expr, buffer: str) -> bool:
+    return any(load.buffer == buffer for load in loads(value))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, add, mul, size
+from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Var, add, affine, mul, size
 from pipeline.ir.graph import AffineMap, DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Combine
@@ -96,6 +96,11 @@ def one() -> Dim:
     return Dim(Poly.of(1), None, Poly.of(1))
 
 
+def origin(dims: Sequence[Dim]) -> tuple[Index, ...]:
+    """The index of the first element: for asking a value what it reads, whatever the place."""
+    return tuple(Index(ZERO, ZERO) for _ in dims)
+
+
 def broadcast(shapes: Sequence[tuple[Dim, ...]], name: str) -> tuple[Dim, ...]:
     rank = max((len(dims) for dims in shapes), default=0)
     result = [one() for _ in range(rank)]
@@ -132,13 +137,9 @@ def access(access: AffineMap, labels: tuple[int, ...]) -> Callable[[tuple[Expr, 
 
 def contiguous(tensor: Tensor, dim: int) -> bool:
     """Do neighbours along the dimension lie side by side in memory?"""
-    probe = tensor.place(tuple(Var(f"d{d}") for d in range(len(tensor.dims))))
-    return (bool(probe) and probe[-1] in (Var(f"d{dim}"),)) or _unit(probe, f"d{dim}")
-
-
-def _unit(probe: tuple[Expr, ...], var: str) -> bool:
-    from_last = probe[-1] if probe else ZERO
-    return isinstance(from_last, Op) and Var(var) in from_last.args and from_last.fn == "add"
+    at = tensor.place(tuple(Var(f"d{d}") for d in range(len(tensor.dims))))
+    last = affine(at[-1]) if at else None
+    return last is not None and last.coefficient(f"d{dim}") == Poly.of(1)
 
 
 def kept(dims: tuple[Dim, ...]) -> tuple[Poly, ...]:

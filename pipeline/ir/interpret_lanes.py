@@ -19,7 +19,7 @@ from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, loads
 from pipeline.ir.graph import DType
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.lockstep import THREADS, lockstep_loops, loop_class, thread_extents, volume
-from pipeline.ir.program import Alloc, Block, Buffer, Combine, Loop, Program, Seq, Stmt, walk
+from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Combine, Loop, Program, Seq, Stmt, walk
 
 LANES = 1 << 20  # the most points at a time
 
@@ -140,7 +140,7 @@ class Machine:
                 self.block = stmt
                 self.execute_block(stmt, lanes)
             case Alloc(buffer, body):
-                threads = thread_extents(body) if buffer.scope == "local" else {}
+                threads = thread_extents(body) if buffer.scope in PRIVATE else {}
                 storage = Storage(buffer, self.dtype(buffer.dtype), lanes.count * math.prod(threads.values()))
                 step = storage.size
                 for kind in THREADS:

@@ -16,7 +16,7 @@ from pipeline.ir.graph import DType
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.interpret_lanes import COMBINE
 from pipeline.ir.lockstep import THREADS, loop_class
-from pipeline.ir.program import Alloc, Block, Buffer, Loop, Program, Seq, Stmt
+from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Loop, Program, Seq, Stmt
 
 Element = tuple[int, ...]
 Key = tuple[Element, Element]  # the threads that the instance belongs to, and the indices
@@ -156,7 +156,7 @@ class PointMachine:
         if not all(0 <= index < extent for index, extent in zip(element, shape, strict=True)):
             raise CheckError(f"{verb} {_shown(name, element)} out of bounds", where=self.where,
                              why=f"The shape of {name} is {shape}")  # fmt: skip
-        local = memory.buffer.scope == "local"
+        local = memory.buffer.scope in PRIVATE
         return tuple(self.threads.get(kind, 0) for kind in THREADS) if local else (), element
 
     def refuse(self, what: str, memory: Memory, key: Key) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from pipeline.ir.expr import Affine, Expr, affine, loads, substitute
-from pipeline.ir.program import Alloc, Axis, Block, Loop, Program, Seq, Stmt, walk
+from pipeline.ir.program import PRIVATE, Alloc, Axis, Block, Loop, Program, Seq, Stmt, walk
 
 GRID = ("parallel", "blockIdx.x", "blockIdx.y", "blockIdx.z")
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -106,7 +106,7 @@ def _independent(loop: Loop, scopes: dict[str, str], found: set[int]) -> bool:
         return False  # races are recorded for one nest of parallel loops at a time
     accesses = list(_accesses(loop.body, (), (), frozenset()))
     for buffer in {access.buffer for access in accesses if not access.reads}:
-        if scopes.get(buffer) == "local" and loop.kind in THREADS:
+        if scopes.get(buffer) in PRIVATE and loop.kind in THREADS:
             continue  # each thread has its own
         touching = [access for access in accesses if access.buffer == buffer]
         alone = len(touching) == 1 and touching[0].combines and all(id(inner) in found for inner in touching[0].between)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
-from pipeline.ir.annotation import Annotation
+from pipeline.ir.annotation import Annotation, bound_annotation
 from pipeline.ir.expr import Const, Expr, Load, bind_sizes, loads, map_children
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
@@ -17,15 +17,21 @@ LoopKind = Literal["serial", "parallel", "vectorized", "unrolled",
                    "blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z"]  # fmt: skip
 Combine = Literal["sum", "max", "min", "prod"]
 
+PRIVATE: frozenset[Scope] = frozenset({"local", "fragment"})  # scopes of which each thread, or warp, has its own
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Row-major storage.
 
     scope   global: memory that all threads see · shared: one core's (or thread block's) scratch in L1/L2 or shared
-            memory · local: a register tile · fragment: tensor-core registers
+            memory · local: a register tile · fragment: registers of a warp, spread over its lanes as tensor cores
+            want them
     role    of a global buffer: an argument (input, constant, output), something made once from constants before the
             program is ever run (packed), or scratch (intermediate)
+    pad     elements left free after each row (of the last dimension), so that rows begin in different banks
+    swizzled  the 16-byte pieces of a row change places by the row's number, so that the same piece of eight rows lies
+            in different banks. Where an element lies is all that these two say: no meaning depends on them
     """
 
     name: str
@@ -33,6 +39,8 @@ class Buffer:
     dtype: DType
     scope: Scope = "global"
     role: Role = "intermediate"
+    pad: Poly = field(default_factory=lambda: Poly.of(0))
+    swizzled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,9 @@ class Seq:
 class Alloc:
     """A buffer of scope shared, local or fragment that lives while its body runs; nothing is in it at first.
 
-    It is inside the parallel loop or the grid of its region, so that each core has its own. Of scope local, each thread
-    of the threadIdx loops in its body has its own too.
+    It is inside the parallel loop or the grid of its region, so that each core has its own. Of scope local or fragment,
+    each thread of the threadIdx loops in its body has its own too; a warp is a thread of a threadIdx.y or .z loop
+    without a threadIdx.x loop inside.
     """
 
     buffer: Buffer
@@ -232,7 +241,8 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
         numbers[derived.name] = -(-above // below)
 
     def shape(buffer: Buffer) -> Buffer:
-        return replace(buffer, shape=tuple(extent.substitute(numbers) for extent in buffer.shape))
+        shape = tuple(extent.substitute(numbers) for extent in buffer.shape)
+        return replace(buffer, shape=shape, pad=buffer.pad.substitute(numbers))
 
     def bind(expr: Expr) -> Expr:
         return bind_sizes(expr, numbers)
@@ -241,7 +251,8 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
         match stmt:
             case Loop(axes, body):
                 bound = tuple(Axis(axis.var, axis.extent.substitute(numbers)) for axis in axes)
-                return replace(stmt, axes=bound, body=visit(body))
+                notes = tuple(bound_annotation(note, numbers) for note in stmt.annotations)
+                return replace(stmt, axes=bound, body=visit(body), annotations=notes)
             case Alloc(buffer, body):
                 return Alloc(shape(buffer), visit(body))
             case Seq(body):
@@ -259,7 +270,7 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
 
 
 __all__ = [
-    "Alloc", "Axis", "Block", "Buffer", "Combine", "Derived", "Iter", "Loop", "LoopKind", "Program", "Role", "Scope",
-    "Seq", "Stmt", "block_loads", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements",
+    "PRIVATE", "Alloc", "Axis", "Block", "Buffer", "Combine", "Derived", "Iter", "Loop", "LoopKind", "Program", "Role",
+    "Scope", "Seq", "Stmt", "block_loads", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements",
     "sequence", "walk",
 ]  # fmt: skip

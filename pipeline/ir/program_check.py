@@ -13,13 +13,13 @@ from typing import assert_never
 import numpy as np
 
 from pipeline.errors import CheckError
-from pipeline.ir.annotation import wrong
+from pipeline.ir.annotation import parameter_of, wrong
 from pipeline.ir.expr import Const, Expr, Load, Op, Size, dtype_of, loads, variables, walk
 from pipeline.ir.graph import DType, Elementwise, TensorType
 from pipeline.ir.graph_types import INTEGERS, infer, numpy_dtype
 from pipeline.ir.lockstep import GRID, THREADS
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Alloc, Block, Buffer, Loop, Program, Seq, Stmt, blocks
+from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Loop, Program, Seq, Stmt, blocks
 from pipeline.ir.program_text import PLAIN, expr_text
 
 Check = Callable[[Program], Iterator[str]]
@@ -99,6 +99,10 @@ def symbols_are_defined_before_use(program: Program) -> Iterator[str]:
             yield f"derived symbol {derived.name} divides by {derived.denominator}"
         known.add(derived.name)
     yield from (f"the name of symbol {name!r} is not plain" for name in sorted(known) if not PLAIN.fullmatch(name))
+    for loop in all_loops(program):
+        for note in loop.annotations:
+            if (used := parameter_of(note)) is not None and used not in known:
+                yield f"annotation {note[0]} of loop {loop.axes[0].var} names {used}, which is no parameter"
     for where, poly in _sizes(program):
         for name in sorted(poly.symbols() - known):
             yield f"{where} uses symbol {name}, which is neither a parameter nor derived"
@@ -109,6 +113,7 @@ def symbols_are_defined_before_use(program: Program) -> Iterator[str]:
 def _sizes(program: Program) -> Iterator[tuple[str, Poly]]:
     for buffer in program.all_buffers():
         yield from ((f"the shape of {buffer.name}", extent) for extent in buffer.shape)
+        yield f"the padding of {buffer.name}", buffer.pad
     for loop in all_loops(program):
         yield from ((f"the extent of loop {axis.var}", axis.extent) for axis in loop.axes)
     for block in blocks(program):
@@ -230,13 +235,17 @@ def blocks_combine_over_reduced_iterations_only(program: Program) -> Iterator[st
 
 
 def _counted(around: Around, buffer: str) -> frozenset[str]:
-    """The variables of the loops around a block that run while its buffer lives, more often than once."""
+    """The variables of the loops around a block that run while its buffer lives, more often than once. Where each
+    thread has a buffer of its own, those of threads do not count."""
     found: set[str] = set()
+    private = False
     for stmt in around:
         if isinstance(stmt, Loop):
+            if private and stmt.kind in THREADS:
+                continue
             found |= {a.var for a in stmt.axes if not (a.extent.is_constant and a.extent.value <= 1)}
         elif stmt.buffer.name == buffer:
-            found = set()
+            found, private = set(), stmt.buffer.scope in PRIVATE
     return frozenset(found)
 
 

@@ -300,7 +300,12 @@ class Parser:
         role: Role = "intermediate"
         if self.accept("as"):
             role = cast(Role, self.one_of(get_args(Role), "a role"))
-        return Buffer(name, shape, dtype, scope, role)
+        pad = Poly.of(0)
+        if self.accept("padded"):
+            self.expect("(")
+            pad = self.poly()
+            self.expect(")")
+        return Buffer(name, shape, dtype, scope, role, pad, self.accept("swizzled"))
 
     def block(self) -> Block:
         name = self.name("the name of the block")

@@ -11,6 +11,8 @@
                         spatial i in range(100) = i0*{t} + i1
                         y[i] = x[i] * 2.0:float32
 
+An allocated buffer may be padded or swizzled: `alloc s: float16[64, 32] in shared padded(8):`.
+
 The annotations of a loop follow it: `for i in serial(16) with prefetch=4:`.
 
 A size is a polynomial in braces. A dtype follows a colon where it is not the natural one: int64 for an integer, bool
@@ -107,6 +109,12 @@ def buffer_text(buffer: Buffer) -> str:
     return f"{name_text(buffer.name)}: {buffer.dtype}[{polys_text(buffer.shape)}]"
 
 
+def placing_text(buffer: Buffer) -> str:
+    """How the elements of an allocated buffer lie, where that is not row by row without gaps."""
+    pad = f" padded({buffer.pad})" if buffer.pad.terms else ""
+    return pad + (" swizzled" if buffer.swizzled else "")
+
+
 def to_text(program: Program) -> str:
     """The whole program; ends with a newline."""
     return "\n".join(_program(program)) + "\n"
@@ -156,7 +164,7 @@ def _statement(stmt: Stmt, indent: str, dtypes: dict[str, DType]) -> Iterator[st
         case Alloc(buffer, body):
             dtypes[buffer.name] = buffer.dtype
             role = "" if buffer.role == "intermediate" else f" as {buffer.role}"
-            yield f"{indent}alloc {buffer_text(buffer)} in {buffer.scope}{role}:"
+            yield f"{indent}alloc {buffer_text(buffer)} in {buffer.scope}{role}{placing_text(buffer)}:"
             yield from _inside(body, indent + INDENT, dtypes)
         case Block():
             yield f"{indent}block {name_text(stmt.name)}:"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+_WIDTHS: Mapping[int, str] = {8: "float64", 4: "float32", 2: "float16", 1: "int8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,55 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """The facts of an NVIDIA GPU, per multiprocessor where nothing else is said.
+
+    arch                    "sm_80"; `capability` is 80
+    multiprocessors         of the device
+    threads_per_block       at most
+    threads, blocks         resident at a time, at most
+    registers               32-bit, of all threads
+    registers_per_thread    at most
+    shared_bytes            for the blocks that are resident
+    shared_per_block        the opt-in limit of one block
+    shared_reserved         bytes that the system takes of each block's
+    l2_bytes                of the device
+    fma                     multiply-adds per clock of the ordinary units, by dtype
+    tensor_fma              multiply-adds per clock of the tensor cores with a wide accumulator, by dtype of the factors
+                            ("tfloat32" for float32 rounded to 10 bits); none: {}
+    special_per_clock       exponentials, square roots, reciprocals per clock
+    memory_latency          cycles of a load from memory; `shared_latency` from shared memory
+    launch_us               from one kernel of a graph to the next
+    """
+
+    arch: str
+    multiprocessors: int
+    threads_per_block: int
+    threads: int
+    blocks: int
+    registers: int
+    registers_per_thread: int
+    shared_bytes: int
+    shared_per_block: int
+    shared_reserved: int
+    l2_bytes: int
+    fma: Mapping[str, float]
+    tensor_fma: Mapping[str, float]
+    special_per_clock: float
+    memory_latency: int
+    shared_latency: int
+    launch_us: float
+
+    @property
+    def capability(self) -> int:
+        """Of compute: 75, 80, 86 …"""
+        return int(self.arch.removeprefix("sm_").rstrip("af"))
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU (a GPU adds fields of its own later).
+    """A CPU or a GPU. Of a GPU, `cores` are its multiprocessors, `cpu` its architecture, `vector_bits` the widest access
+    of a thread to memory, and the fields about vector units say nothing.
 
     triple, cpu, features   for LLVM; a feature is written "+avx512f" or "-prefer-256-bit"
     vector_bits             width of the vectors that are generated
@@ -29,7 +79,7 @@ class Target:
     bandwidth_gbs           streaming read bandwidth of all cores together, in 10^9 bytes per second
     """
 
-    kind: Literal["cpu"]
+    kind: Literal["cpu", "cuda"]
     name: str
     triple: str
     cpu: str
@@ -43,14 +93,23 @@ class Target:
     bandwidth_gbs: float
     caches: tuple[Cache, ...]
     line: int = 64
+    gpu: Gpu | None = None
 
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of one vector."""
         return max(1, self.vector_bits // (8 * dtype_bytes))
 
     def peak_gflops(self, dtype_bytes: int = 4) -> float:
-        """Multiply-adds count two. All cores together, 10^9 per second."""
+        """Multiply-adds count two. All cores together, 10^9 per second. Of a GPU: that of the fastest units."""
+        if self.gpu is not None:
+            return 2.0 * self.gpu_fma(_WIDTHS.get(dtype_bytes, "float32")) * self.clock_ghz * self.cores
         return 2.0 * self.lanes(dtype_bytes) * self.fma_per_cycle * self.clock_ghz * self.cores
+
+    def gpu_fma(self, dtype: str) -> float:
+        """Multiply-adds per clock of one multiprocessor at factors of that dtype."""
+        assert self.gpu is not None, f"{self.name} is no GPU"
+        plain = self.gpu.fma.get(dtype, self.gpu.fma.get("float32", 0.0))
+        return max(plain, self.gpu.tensor_fma.get(dtype, 0.0))
 
     def cache(self, level: int) -> int:
         """Bytes of the cache of that level that one core can count on; 0 where there is none."""

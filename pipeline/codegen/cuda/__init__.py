@@ -1,0 +1,1 @@
+"""Programs as CUDA C++: readable source, compiled for any architecture without a device."""

@@ -67,8 +67,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU or a GPU. Of a GPU, `cores` are its multiprocessors, `cpu` its architecture, `vector_bits` the widest access
-    of a thread to memory, and the fields about vector units say nothing.
+    """A CPU or a GPU. Of a GPU, `cores` are its multiprocessors, `cpu` is its architecture, `vector_bits` the widest
+    access of a thread to memory, and the fields about vector units say nothing.
 
     triple, cpu, features   for LLVM; a feature is written "+avx512f" or "-prefer-256-bit"
     vector_bits             width of the vectors that are generated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.schedule.steps.annotate import Annotate
+from pipeline.schedule.steps.bind import Bind
 from pipeline.schedule.steps.blockize import Blockize
 from pipeline.schedule.steps.cache_read import CacheRead
 from pipeline.schedule.steps.cache_write import CacheWrite
@@ -27,6 +28,7 @@ from pipeline.schedule.steps.vectorize import Vectorize
 
 Step = (
     Annotate
+    | Bind
     | Blockize
     | CacheRead
     | CacheWrite
@@ -54,6 +56,7 @@ STEPS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         Annotate,
+        Bind,
         Blockize,
         CacheRead,
         CacheWrite,
@@ -81,6 +84,7 @@ STEPS: dict[str, type] = {
 __all__ = [
     "STEPS",
     "Annotate",
+    "Bind",
     "Blockize",
     "CacheRead",
     "CacheWrite",

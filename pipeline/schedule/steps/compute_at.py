@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pipeline.ir.expr import Const, Expr, Var, variables
+from pipeline.ir.lockstep import GRID, THREADS
 from pipeline.ir.program import Axis, Block, Buffer, Loop, Program, Scope
 from pipeline.schedule.nest import (
     Place,
@@ -129,7 +130,7 @@ class ComputeAt:
             moved = replace(moved, indices=indices)
         reduced = reduce_variables(block)
         inner = [
-            replace(found, kind="serial") if found.kind == "parallel" else found
+            replace(found, kind="serial") if found.kind in GRID else found
             for found in place.loops
             if any(axis.var in reduced for axis in found.axes)
         ]
@@ -180,9 +181,9 @@ def movable(program: Program, block: Block, place: Place) -> str | None:
 
 
 def races(program: Program, name: str) -> str | None:
-    """Why the parallel loop around a loop, or that loop itself, cannot be parallel any more."""
+    """Why the parallel or bound loops around a loop, or that loop itself, cannot be so any more."""
     loop, place = loop_at(program, name)
     for outer in (*place.loops, loop):
-        if outer.kind == "parallel" and (reason := carried_by(outer, reductions=False)) is not None:
+        if outer.kind in (*GRID, *THREADS) and (reason := carried_by(outer, reductions=False)) is not None:
             return reason
     return None

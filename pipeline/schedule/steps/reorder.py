@@ -34,8 +34,8 @@ class Reorder:
         names = [loop.axes[0].var for loop in chain]
         if missing := [name for name in self.order if name not in names]:
             return f"loop {missing[0]} is not in one perfect nest with {names[0]}: other statements are between them"
-        if any(loop.kind in ("parallel", "vectorized") for loop in chain if loop.axes[0].var in self.order):
-            return "a parallel or vectorized loop keeps its place: reorder before that"
+        if any(loop.kind not in ("serial", "unrolled") for loop in chain if loop.axes[0].var in self.order):
+            return "a parallel, bound or vectorized loop keeps its place: reorder before that"
         for loop in chain:
             if loop.axes[0].var in self.order and loop.annotation("blockize") is not None:
                 return settled(loop, "reordered")

@@ -346,6 +346,19 @@ def unknown_symbols(program: Program, symbols: Iterable[str]) -> str | None:
     return f"{', '.join(missing)} is not a parameter of the program: declare its variable first" if missing else None
 
 
+def map_allocs(program: Program, name: str, fn: Callable[[Buffer], Buffer]) -> Program:
+    """The program with the declaration of an allocated buffer replaced."""
+
+    def visit(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Alloc) and stmt.buffer.name == name:
+            return replace(stmt, buffer=fn(stmt.buffer))
+        return map_statements(stmt, visit)
+
+    body, prologue = visit(program.body), visit(program.prologue)
+    assert isinstance(body, Seq) and isinstance(prologue, Seq)
+    return replace(program, body=body, prologue=prologue)
+
+
 def drop_buffer(program: Program, name: str) -> Program:
     """The program without the declaration of a buffer, global or allocated."""
 

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from pipeline.ir.expr import Const, Expr, Load, Op, Var, affine, dtype_of, map_children, simplify, substitute, variables
+from pipeline.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    affine,
+    both,
+    dtype_of,
+    less,
+    map_children,
+    simplify,
+    size,
+    substitute,
+    variables,
+)
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Combine, Derived, Iter, Loop, Stmt, map_block_exprs
@@ -164,3 +179,15 @@ def whole_store(block: Block, shape: tuple[object, ...]) -> str | None:
         if it is not None and it.extent != extent:
             return f"block {block.name} fills only {it.extent} of {extent} elements along {it.var}"
     return None
+
+
+def bounded(condition: Expr | None, index: Expr, extent: Poly, ranges: Mapping[str, Poly]) -> Expr | None:
+    """The condition, and that an index over loops is in [0, extent), as far as that is not certain."""
+    form = affine(index)
+    found = interval(form, ranges) if form is not None else None
+    known = found is not None and not found[0].terms
+    if found is None or not known or not at_least(found[0].constant, Poly.of(0)):
+        condition = both(condition, Op("ge", (index, size(0)), "bool"))
+    if found is None or not known or not at_least(extent, found[0].constant + found[1]):
+        condition = both(condition, less(index, size(extent)))
+    return condition

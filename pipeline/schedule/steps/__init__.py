@@ -20,7 +20,10 @@ from pipeline.schedule.steps.reverse_compute_at import ReverseComputeAt
 from pipeline.schedule.steps.reverse_inline import ReverseInline
 from pipeline.schedule.steps.rfactor import Rfactor
 from pipeline.schedule.steps.set_scope import SetScope
+from pipeline.schedule.steps.software_pipeline import SoftwarePipeline
 from pipeline.schedule.steps.split import Split
+from pipeline.schedule.steps.storage_align import StorageAlign
+from pipeline.schedule.steps.swizzle import Swizzle
 from pipeline.schedule.steps.tensorize import Tensorize
 from pipeline.schedule.steps.transform_layout import TransformLayout
 from pipeline.schedule.steps.unroll import Unroll
@@ -45,7 +48,10 @@ Step = (
     | ReverseInline
     | Rfactor
     | SetScope
+    | SoftwarePipeline
     | Split
+    | StorageAlign
+    | Swizzle
     | Tensorize
     | TransformLayout
     | Unroll
@@ -73,7 +79,10 @@ STEPS: dict[str, type] = {
         ReverseInline,
         Rfactor,
         SetScope,
+        SoftwarePipeline,
         Split,
+        StorageAlign,
+        Swizzle,
         Tensorize,
         TransformLayout,
         Unroll,
@@ -101,8 +110,11 @@ __all__ = [
     "ReverseInline",
     "Rfactor",
     "SetScope",
+    "SoftwarePipeline",
     "Split",
     "Step",
+    "StorageAlign",
+    "Swizzle",
     "Tensorize",
     "TransformLayout",
     "Unroll",

@@ -45,7 +45,8 @@ class CacheWrite:
     """Collect what a block writes inside a loop in a small buffer, and write it back at the end of each iteration.
 
     block   name of the block
-    scope   of the new buffer: local (a register tile) or shared (a core's scratch)
+    scope   of the new buffer: local (a register tile), fragment (one that is spread over a warp) or shared (a core's
+            scratch)
     at      the loop around the block whose iterations each have the buffer
     name    of the buffer; `<buffer>_<scope>` where it is not given
 
@@ -73,8 +74,8 @@ class CacheWrite:
     def why_not(self, program: Program) -> str | None:
         if (reason := no_loop_around(program, self.block, self.at)) is not None:
             return reason
-        if self.scope not in ("local", "shared"):
-            return f"a write cache is local or shared, not {self.scope}"
+        if self.scope not in ("local", "shared", "fragment"):
+            return f"a write cache is a fragment, local or shared, not {self.scope}"
         block, place = block_at(program, self.block)
         loop, _ = loop_at(program, self.at)
         ranges = extents(axes_of(place.inside(loop)))
@@ -84,7 +85,7 @@ class CacheWrite:
         if block.buffer in reads(block):
             return f"block {self.block} reads {block.buffer} itself"
         buffer = find_buffer(program, block.buffer)
-        if buffer is None or buffer.scope not in ("global", "shared" if self.scope == "local" else "global"):
+        if buffer is None or buffer.scope not in ("global", "global" if self.scope == "shared" else "shared"):
             return f"block {self.block} writes {block.buffer}, which is a cache already"
         if both := sorted(spatial & reduced & set(ranges)):
             return f"loop {both[0]} is spatial and reduced at once"

@@ -31,7 +31,7 @@ from pipeline.schedule.nest import (
     writers,
 )
 from pipeline.schedule.reading import full, nearby
-from pipeline.schedule.rewrite import clipping, constant, over_iters
+from pipeline.schedule.rewrite import bounded, clipping, constant, over_iters
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _runs(block: Block, operand: Expr, source: Buffer, around: Mapping[str, Poly
     for it in block.iters:
         if it.var in used:
             inner[it.var] = it.extent
-            condition = _bounded(condition, it.binding, it.extent, around)
+            condition = bounded(condition, it.binding, it.extent, around)
     if isinstance(operand, Op):  # a guard keeps its own load in bounds
         return condition
     for load in _loads(operand, source.name):
@@ -201,23 +201,11 @@ def _runs(block: Block, operand: Expr, source: Buffer, around: Mapping[str, Poly
             form = affine(index)
             found = interval(form, inner) if form is not None else None
             if found is None or found[0].terms:
-                condition = _bounded(condition, over_loops(block, index), extent, around)
+                condition = bounded(condition, over_loops(block, index), extent, around)
                 continue
             low, reach = found[0].constant, found[1]
             if not at_least(low, Poly.of(0)):
                 condition = both(condition, Op("ge", (over_loops(block, index), size(0)), "bool"))
             if not at_least(extent, low + reach):
                 condition = both(condition, less(over_loops(block, index), size(extent)))
-    return condition
-
-
-def _bounded(condition: Expr | None, index: Expr, extent: Poly, ranges: Mapping[str, Poly]) -> Expr | None:
-    """The condition, and that an index over loops is in [0, extent), as far as that is not certain."""
-    form = affine(index)
-    found = interval(form, ranges) if form is not None else None
-    known = found is not None and not found[0].terms
-    if found is None or not known or not at_least(found[0].constant, Poly.of(0)):
-        condition = both(condition, Op("ge", (index, size(0)), "bool"))
-    if found is None or not known or not at_least(extent, found[0].constant + found[1]):
-        condition = both(condition, less(index, size(extent)))
     return condition

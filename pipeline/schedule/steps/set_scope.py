@@ -32,7 +32,7 @@ class SetScope:
     """Let an intermediate buffer live in another place.
 
     buffer   its name
-    scope    shared or local
+    scope    shared, local or fragment
     at       None: the buffer is allocated inside a loop already, and only its scope changes ·
              a loop: a global buffer shrinks to what one iteration of the loop stores, and lives in there
 
@@ -51,8 +51,8 @@ class SetScope:
         found = find_buffer(program, self.buffer)
         if found is None:
             return no_buffer(program, self.buffer)
-        if self.scope not in ("shared", "local"):
-            return f"the new scope is shared or local, not {self.scope}"
+        if self.scope not in ("shared", "local", "fragment"):
+            return f"the new scope is fragment, shared or local, not {self.scope}"
         if self.at is None:
             if found.scope == "global":
                 return f"{self.buffer} is global: say at which loop it shall live"

@@ -21,7 +21,7 @@ from pipeline.ir.graph import (
     Transpose,
 )
 from pipeline.superopt.axes import Digits
-from pipeline.superopt.labelling import EXPONENTIAL, Index, Labelling, Refusal, Term, joined
+from pipeline.superopt.labelling import EXPONENTIAL, Index, Labelling, Refusal, Term, joined, rounds
 from pipeline.superopt.spec import Apply, Labels, Number, Product, Reduction, Spec, SpecInput, SpecNode, SpecOp
 
 Kind = Literal["sum", "max", "min", "prod"]
@@ -121,6 +121,7 @@ class _Writer:
             output=place[result],
             shape=graph.nodes[output].type.shape,
             store=tuple(self.affine(Index((Term(digits),))) for digits in dims),
+            dtype=graph.nodes[output].type.dtype,
         )
 
     def write(self, number: int, node: Node) -> _Value:
@@ -128,6 +129,8 @@ class _Writer:
         match node.op:
             case Constant(key):
                 return self.add(number, Number(float(self.labelling.graph.constants[key].reshape(()))), (), ())
+            case Elementwise("cast") if rounds(self.labelling.graph, number):
+                return operands[0]
             case Elementwise("identity") | Broadcast() | Transpose() | Reshape() | Slice():
                 return operands[0]
             case Elementwise(fn):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pipeline.errors import listed
 from pipeline.ir.graph import (
     AffineMap,
     Broadcast,
@@ -25,6 +26,7 @@ from pipeline.ir.graph import (
     Slice,
     Transpose,
 )
+from pipeline.ir.graph_types import HALVES
 from pipeline.superopt.axes import Axes, Digits
 
 REDUCTIONS = ("sum", "max", "min", "prod")
@@ -32,6 +34,7 @@ ALGEBRAIC = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal", "sqrt", 
 EXPONENTIAL = frozenset({"exp", "sigmoid"})  # at most one of them on a path can be proven
 KEYED = frozenset({"tanh", "erf", "max", "min", "abs"})  # a random function of the whole value stands for each
 PROVABLE = ALGEBRAIC | EXPONENTIAL | KEYED
+REALS = HALVES | {"float32"}  # rounding from one to another is no operation of the algebra
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ class Labelling:
             if 0 in node.type.shape:
                 raise Refusal(number, "a tensor without elements")
             if not isinstance(node.op, Input):
-                if node.type.dtype != "float32" and not _is_mask(self.graph, number):
-                    raise Refusal(number, f"{node.type.dtype}: only float32 is proven")
+                if node.type.dtype not in REALS and not _is_mask(self.graph, number):
+                    raise Refusal(number, f"{node.type.dtype}: only {listed(REALS)} are proven")
                 self.label(number, node)
         conflict = self.conflict()
         if conflict is not None:
@@ -103,7 +106,8 @@ class Labelling:
             case Constant():
                 self.dims[number] = ((),) * len(shape)
             case Elementwise(fn):
-                self.refuse_unprovable(number, fn)
+                if not rounds(self.graph, number):
+                    self.refuse_unprovable(number, fn)
                 self.dims[number] = self.fresh(shape)
                 for position, operand in enumerate(node.inputs):
                     own = self.graph.nodes[operand].type.shape
@@ -238,6 +242,14 @@ class Labelling:
             )
         )
         return alike and all(self.axes.unify(t.digits, u.digits) for t, u in zip(one.terms, other.terms, strict=True))
+
+
+def rounds(graph: Graph, number: int) -> bool:
+    """Is the node a cast from one of the reals to another?"""
+    node = graph.nodes[number]
+    return (
+        node.op == Elementwise("cast") and node.type.dtype in REALS and graph.nodes[node.inputs[0]].type.dtype in REALS
+    )
 
 
 def joined(dims: Iterable[Digits]) -> Digits:

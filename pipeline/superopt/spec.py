@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline.ir.graph import AffineMap, DType, Graph, Shape
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.ir.graph_types import HALVES
 
 Labels = tuple[int, ...]
 
@@ -88,6 +89,7 @@ class Spec:
     output    the value that is the result
     shape     of the result in memory
     store     the index of each of its dimensions, over the labels of the output
+    dtype     of the result in memory; everything inside is computed in float32
     """
 
     extents: tuple[int, ...]
@@ -97,6 +99,7 @@ class Spec:
     shape: Shape
     store: AffineMap
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    dtype: DType = "float32"
 
     def labels(self, value: int) -> Labels:
         """The axes that a value runs over, ascending."""
@@ -107,7 +110,8 @@ class Spec:
 def spec_graph(spec: Spec, extents: Sequence[int] | None = None) -> Graph:
     """The specification as a graph at other extents: each input has one dimension for each of its labels, ascending.
 
-    So has the output. This is what a µGraph of the specification is compared with: its inputs are these inputs.
+    So has the output. Numbers are float32, whatever they are in memory. This is what a µGraph of the specification is
+    compared with: its inputs are these inputs.
     """
     sizes = spec.extents if extents is None else tuple(extents)
     b = GraphBuilder()
@@ -120,7 +124,8 @@ def spec_graph(spec: Spec, extents: Sequence[int] | None = None) -> Graph:
         return values[value] if own == labels else b.reshape(values[value], shape)
 
     for tensor in spec.inputs:
-        values.append(b.input(tensor.name, tuple(sizes[label] for label in tensor.labels), tensor.dtype))
+        dtype: DType = "float32" if tensor.dtype in HALVES else tensor.dtype
+        values.append(b.input(tensor.name, tuple(sizes[label] for label in tensor.labels), dtype))
     for node in spec.nodes:
         match node.op:
             case Number(value):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pipeline.ir.evaluate import evaluate
-from pipeline.ir.graph import Contract, Elementwise, Gather, Graph, Input, Reduce, Scan
+from pipeline.ir.graph import Contract, DType, Elementwise, Gather, Graph, Input, Reduce, Scan
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.space.partition import partition
 from pipeline.superopt.spec import Apply, Product, Reduction, spec_graph
@@ -120,10 +121,15 @@ def test_one_product_alone_and_elementwise_work_alone_are_no_subprograms() -> No
     assert found(b.finish([("y", b.relu(b.matmul(x, w))), ("z", b.elementwise("exp", x))])) == ()
 
 
-def test_halves_are_left_alone() -> None:
-    b = GraphBuilder()
-    x, w = b.input("x", (8, 64), "float16"), b.input("w", (64, 32), "float16")
-    assert found(b.finish([("y", b.softmax(b.matmul(x, w)))])) == ()
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_reals_of_every_width_are_looked_at_and_doubles_are_left_alone(dtype: DType) -> None:
+    def softmax_of_product(dtype: DType) -> Graph:
+        b = GraphBuilder()
+        x, w = b.input("x", (8, 64), dtype), b.input("w", (64, 32), dtype)
+        return b.finish([("y", b.softmax(b.matmul(x, w)))])
+
+    assert found(softmax_of_product(dtype))
+    assert found(softmax_of_product("float64")) == ()
 
 
 def test_limits_of_size_and_count_are_kept() -> None:

@@ -18,6 +18,7 @@ from pipeline.superopt.enumeration.finding import Finding
 from pipeline.superopt.enumeration.search import superoptimize
 from pipeline.superopt.goal.axiom_check import check_axiom
 from pipeline.superopt.goal.goal import Goal
+from pipeline.superopt.many_cores import many_cores
 from pipeline.superopt.spec import Spec
 
 ROOMS = ("enumeration", "goal", "mugraph", "proof")
@@ -60,7 +61,7 @@ class Searching:
 
     def __call__(self, spec: Spec, seconds: float) -> Finding:
         return Finding.of(superoptimize(
-            spec, self.target, seconds=seconds, seed=self.seed, workers=self.workers,
+            spec, many_cores(self.target), seconds=seconds, seed=self.seed, workers=self.workers,
             goals=partial(Goal.of, axioms=self.axioms), tests=self.tests, patience=self.patience,
         ))  # fmt: skip
 

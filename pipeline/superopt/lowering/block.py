@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pipeline.errors import listed
 from pipeline.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads
-from pipeline.ir.graph import DType
+from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Alloc, Buffer, Combine, Iter, Loop, Stmt, sequence
 from pipeline.ir.program import Axis as LoopAxis
@@ -32,9 +32,11 @@ from pipeline.superopt.lowering.tile import (
     kept,
     never,
     origin,
+    rounded,
     same,
     scratch_value,
 )
+from pipeline.superopt.many_cores import scratch_bytes
 from pipeline.superopt.mugraph.graph import (
     Accumulate,
     BlockGraph,
@@ -63,6 +65,11 @@ class KernelLowering(Protocol):
     buffers: list[Buffer]
     regions: list[Stmt]
     constraints: list[AtMost]
+
+    @property
+    def factors(self) -> DType:
+        """Of tiles that only products read."""
+        ...
 
     def place(self, result: tuple[str, Placing | None], dims: tuple[Poly, ...]) -> Tensor:
         """The tensor of a result, now that its dimensions are known."""
@@ -161,9 +168,13 @@ class BlockLowering:
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made
         kind = dtype_of(made.read(origin(made.dims)))
-        value = self.in_place(number, made) or self.tile(name, made.dims, depth, dtype=kind)
+        if kind == DTYPE and all(isinstance(reader.op, Contract) for reader in readers):
+            kind = self.owner.factors  # only products read it
+        value = self.in_place(number, made, kind) or self.tile(name, made.dims, depth, dtype=kind)
         assert value.buffer is not None
-        into.append(nest(name, value.buffer, made.dims, (), lambda s, _: made.read(s), in_tile(made.dims)))
+        into.append(
+            nest(name, value.buffer, made.dims, (), lambda s, _: rounded(made.read(s), kind), in_tile(made.dims))
+        )
         return value
 
     def inlined(self, number: int, node: BlockNode, readers: list[BlockNode], made: Value) -> bool:
@@ -193,8 +204,8 @@ class BlockLowering:
             for position, dim in enumerate(reversed(other.dims))
         )
 
-    def in_place(self, number: int, made: Value) -> Value | None:
-        """The tile of an operand that nobody reads later, where it has the same dimensions."""
+    def in_place(self, number: int, made: Value, kind: DType) -> Value | None:
+        """The tile of an operand that nobody reads later, where it has the same dimensions and dtype."""
         at = tuple(Index(Var(f"l{d}"), Var(f"g{d}")) for d in range(len(made.dims)))
         mine = in_tile(made.dims)(at)
         found = loads(made.read(at))
@@ -203,7 +214,7 @@ class BlockLowering:
             if owner is None or self.values[owner].dims != made.dims or load.buffer.endswith("_acc"):
                 continue
             elsewhere = any(other.buffer == load.buffer and other.indices != mine for other in found)
-            if elsewhere or self.depth[owner] != self.depth[number] or load.dtype != dtype_of(made.read(at)):
+            if elsewhere or self.depth[owner] != self.depth[number] or load.dtype != kind:
                 continue  # read at other places too, or again in the next iteration, or of another kind
             if not self.read_later(load.buffer, number):
                 return scratch_value(load.buffer, made.dims, load.dtype)
@@ -333,7 +344,8 @@ class BlockLowering:
             store = tensor.place
             into.append(
                 nest(
-                    name, tensor.buffer, value.dims, (), lambda s, _, value=value: value.read(s),  # type: ignore[misc]
+                    name, tensor.buffer, value.dims, (),
+                    lambda s, _, value=value, dtype=tensor.dtype: rounded(value.read(s), dtype),  # type: ignore[misc]
                     lambda s, store=store, first=first: store(  # type: ignore[misc]
                         (*(Var(it.var) for it in first), *(i.whole for i in s))
                     ), outer=first,
@@ -365,10 +377,10 @@ class BlockLowering:
             for buffer in reversed(self.scratch[level]):
                 body = Alloc(buffer, body)
         assert body is not None
-        total = sum((product(list(b.shape)) for level in self.scratch for b in level), Poly.of(0))
+        sizes = [product(list(b.shape)) * ITEM_BYTES[b.dtype] for level in self.scratch for b in level]
+        total = sum(sizes, Poly.of(0))
         if not total.is_constant:
-            limit = (self.owner.target.cache(2) or 1 << 18) * 3 // 4 // 4
-            self.owner.constraints.append(AtMost(f"{self.name} scratch", total, limit))
+            self.owner.constraints.append(AtMost(f"{self.name} scratch", total, scratch_bytes(self.owner.target)))
         axes = tuple(LoopAxis(self.cuts.loop_var(axis.name), self.cuts.extents[axis.name]) for axis in self.block.grid)
         if not axes:
             axes = (LoopAxis(f"{self.name}_once", Poly.of(1)),)

@@ -24,6 +24,7 @@ from pipeline.superopt.mugraph.graph import (
 
 LARGEST_TILE = 512  # elements of a tile along one axis
 LARGEST_REGISTER_ROWS = 12
+TENSOR_TILE = 16  # rows, columns or summands of a tensor core's product
 
 
 @dataclass(slots=True)
@@ -131,6 +132,8 @@ class Cuts:
     def register(self, axes: tuple[str, ...], extent: int, lanes: int) -> tuple[int, int]:
         """What a register tile of the axis is a multiple of, and the most of it: vectors where neighbours in memory
         lie along it, rows elsewhere."""
+        if self.target.gpu is not None:  # whole tiles of the tensor cores
+            return (TENSOR_TILE, 4 * TENSOR_TILE) if extent >= TENSOR_TILE else (1, TENSOR_TILE)
         if extent < lanes:
             return 1, LARGEST_REGISTER_ROWS
         for tile, tensor in zip(self.block.inputs, self.operands, strict=True):

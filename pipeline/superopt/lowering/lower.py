@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pipeline.errors import listed
 from pipeline.ir.expr import Expr
+from pipeline.ir.graph import DType
+from pipeline.ir.graph_types import HALVES
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Buffer, Derived, Program, Seq, Stmt
 from pipeline.ir.target import Target
@@ -28,12 +31,14 @@ from pipeline.superopt.lowering.nest import nest
 from pipeline.superopt.lowering.operators import apply_tile_op
 from pipeline.superopt.lowering.tile import (
     DTYPE,
+    STORED,
     Index,
     Placing,
     Tensor,
     Value,
     access,
     cannot,
+    rounded,
     same,
     whole_value,
 )
@@ -73,8 +78,8 @@ class _Lowering:
             raise cannot(name, "its result is not one tensor that a kernel makes")
         for given, tensor in zip(self.arguments, self.spec.inputs, strict=True):
             buffer = argument_name(given)
-            if tensor.dtype not in (DTYPE, "bool"):
-                raise cannot(f"input {tensor.name}", f"{tensor.dtype} is not lowered, only {DTYPE} and bool")
+            if tensor.dtype not in STORED:
+                raise cannot(f"input {tensor.name}", f"{tensor.dtype} is not lowered, only {listed(STORED)}")
             role: Literal["constant", "input"] = "constant" if tensor.key is not None else "input"
             if all(known.name != buffer for known in self.buffers):
                 shape = tuple(Poly.of(n) for n in tensor.shape)
@@ -97,11 +102,17 @@ class _Lowering:
         program = Program(name, tuple(self.buffers), Seq(tuple(self.regions)), Seq(()), params, tuple(self.derived))
         return Sketch(program, tuple(self.variables), tuple(self.constraints))
 
+    @property
+    def factors(self) -> DType:
+        """Of tiles that only products read: halves where the tensors in memory are."""
+        halves = [tensor.dtype for tensor in self.spec.inputs if tensor.dtype in HALVES]
+        return halves[0] if halves else DTYPE
+
     def result(self, number: int) -> tuple[str, Placing | None]:
         """The buffer of a tensor, and where its elements lie in it; None: row by row."""
         if number == self.graph.outputs[0]:
             shape = tuple(Poly.of(n) for n in self.spec.shape)
-            self.buffers.append(Buffer(output_name(0), shape, DTYPE, "global", "output"))
+            self.buffers.append(Buffer(output_name(0), shape, self.spec.dtype, "global", "output"))
             return output_name(0), access(self.spec.store, self.spec.labels(self.spec.output))
         return f"t{number}", None
 
@@ -111,7 +122,7 @@ class _Lowering:
         if at is None:
             self.buffers.append(Buffer(buffer, dims, DTYPE))
             at = same
-        tensor = Tensor(dims, buffer, at)
+        tensor = Tensor(dims, buffer, at, self.spec.dtype if buffer == output_name(0) else DTYPE)
         self.tensors.append(tensor)
         return tensor
 
@@ -129,7 +140,9 @@ class _Lowering:
             return tensor.place(tuple(i.whole for i in s))
 
         if isinstance(made, Value):
-            region = nest(name, tensor.buffer, spatial, (), lambda s, _: made.read(s), store)
+            region = nest(name, tensor.buffer, spatial, (), lambda s, _: rounded(made.read(s), tensor.dtype), store)
+        elif tensor.dtype != DTYPE:
+            raise cannot(name, f"a sum in memory is {DTYPE}, the result {tensor.dtype}")
         else:
             start = neutral(made.combine, DTYPE)
             region = nest(name, tensor.buffer, spatial, made.reduced, made.read, store, made.combine, start)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Var, add, affine, mul, size
+from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, add, affine, dtype_of, mul, size
 from pipeline.ir.graph import AffineMap, DType
+from pipeline.ir.graph_types import HALVES
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Combine
 
 DTYPE: DType = "float32"
+STORED: tuple[DType, ...] = ("float32", "float16", "bfloat16", "bool")  # what a tensor in memory may be of
 Placing = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]  # where an element lies, by its index in each dimension
 
 
@@ -60,7 +62,7 @@ class Tensor:
     dtype: DType = DTYPE
 
     def read(self, at: tuple[Expr, ...]) -> Expr:
-        return Load(self.buffer, self.place(at), self.dtype)
+        return widened(Load(self.buffer, self.place(at), self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,17 @@ def whole_value(tensor: Tensor) -> Value:
 
 def scratch_value(buffer: str, dims: tuple[Dim, ...], dtype: DType = DTYPE) -> Value:
     place = in_tile(dims)
-    return Value(dims, lambda at: Load(buffer, place(at), dtype), buffer)
+    return Value(dims, lambda at: widened(Load(buffer, place(at), dtype)), buffer)
+
+
+def widened(load: Load) -> Expr:
+    """What is computed with: a half as a float32."""
+    return Op("cast", (load,), DTYPE) if load.dtype in HALVES else load
+
+
+def rounded(value: Expr, dtype: DType) -> Expr:
+    """What is stored in a buffer of that dtype."""
+    return Op("cast", (value,), dtype) if dtype in HALVES and dtype_of(value) != dtype else value
 
 
 def one() -> Dim:

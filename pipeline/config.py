@@ -5,29 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Tag,
     ValidationError,
     model_validator,
 )
 
 from pipeline.errors import ConfigError, listed
 from pipeline.explain import explain
-from pipeline.ir.target import Cache, Target
+from pipeline.ir.target import Cache, Gpu, Target, gpu_target
+from pipeline.measurement.cuda_device import detect_gpu
 from pipeline.measurement.host import detect_host, with_overrides
 from pipeline.registry import Component, Registry
 
 COST_MODEL_IS_GIVEN = ("seed",)
 BUILDER_IS_GIVEN = ("function", "target", "workers", "options")
 RUNNER_IS_GIVEN = ("target",)
+ABOUT_DETECTION = ("architectures", "instead")
 MOST_CORES = 1024  # a thread is started for each
 
 
@@ -46,6 +50,18 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+S = TypeVar("S", bound=Settings)
+
+
+def _complete(settings: S, detect: bool) -> S:
+    """The settings, where nothing is missing that is not detected."""
+    missing = [name for name, value in settings if value is None]
+    if missing and not detect:
+        raise ValueError(f"with detect: false every field must be given; these are null: {listed(missing)}")
+    return settings
+
+
 class CacheSettings(Settings):
     """One level of cache (`pipeline.ir.target.Cache`)."""
 
@@ -55,11 +71,11 @@ class CacheSettings(Settings):
     shared_by: PositiveInt
 
 
-class TargetSettings(Settings):
-    """The machine that the program is for; a field that is null is read from this machine where `detect` is set."""
+class CpuSettings(Settings):
+    """The CPU that the program is for; a field that is null is read from this machine where `detect` is set."""
 
     detect: bool
-    kind: Literal["cpu"]
+    kind: Literal["cpu", "cuda"]  # the other one is `GpuSettings`; here so that an error names both
     name: str | None
     triple: str | None
     cpu: str | None
@@ -76,19 +92,112 @@ class TargetSettings(Settings):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        missing = [name for name, value in self if value is None]
-        if missing and not self.detect:
-            raise ValueError(f"with detect: false every field must be given; these are null: {listed(missing)}")
-        return self
+        return _complete(self, self.detect)
 
     def resolve(self) -> Target:
         """The target, with what is null filled in from this machine."""
         given: dict[str, Any] = {
-            field.name: getattr(self, field.name) for field in fields(Target) if getattr(self, field.name) is not None
+            field.name: getattr(self, field.name)
+            for field in fields(Target)
+            if getattr(self, field.name, None) is not None
         }
         if self.caches is not None:
             given["caches"] = tuple(Cache(c.level, c.size, c.ways, c.shared_by) for c in self.caches)
         return with_overrides(detect_host(), **given) if self.detect else Target(**given)
+
+
+Architecture = Annotated[str, Field(pattern=r"^sm_\d{2,3}[af]?$")]
+Rates = dict[str, PositiveFloat]
+
+
+class GpuArchitectureSettings(Settings):
+    """What all GPUs of one architecture have in common (`pipeline.ir.target.Gpu`)."""
+
+    arch: Architecture
+    threads_per_block: PositiveInt
+    threads: PositiveInt
+    blocks: PositiveInt
+    registers: PositiveInt
+    registers_per_thread: PositiveInt
+    shared_bytes: PositiveInt
+    shared_per_block: PositiveInt
+    shared_reserved: NonNegativeInt
+    l2_bytes_per_clock: PositiveFloat
+    fma: Rates
+    tensor_fma: Rates
+    mma_share: Share
+    special_per_clock: PositiveFloat
+    memory_latency: PositiveInt
+    l2_latency: PositiveInt
+    shared_latency: PositiveInt
+    launch_us: PositiveFloat
+
+
+class GpuSettings(Settings):
+    """The GPU that the program is for; a field that is null is read from this machine's GPU where `detect` is set.
+
+    architectures   what is known of those that may be found, by name
+    instead         targets that need no GPU here
+    """
+
+    detect: bool
+    kind: Literal["cuda"]
+    architectures: dict[Architecture, GpuArchitectureSettings]
+    instead: tuple[str, ...]
+    name: str | None
+    arch: Architecture | None
+    multiprocessors: PositiveInt | None
+    clock_ghz: PositiveFloat | None
+    bandwidth_gbs: PositiveFloat | None
+    l2_bytes: PositiveInt | None
+    memory_bytes: PositiveInt | None
+    threads_per_block: PositiveInt | None
+    threads: PositiveInt | None
+    blocks: PositiveInt | None
+    registers: PositiveInt | None
+    registers_per_thread: PositiveInt | None
+    shared_bytes: PositiveInt | None
+    shared_per_block: PositiveInt | None
+    shared_reserved: NonNegativeInt | None
+    l2_bytes_per_clock: PositiveFloat | None
+    fma: Rates | None
+    tensor_fma: Rates | None
+    mma_share: Share | None
+    special_per_clock: PositiveFloat | None
+    memory_latency: PositiveInt | None
+    l2_latency: PositiveInt | None
+    shared_latency: PositiveInt | None
+    launch_us: PositiveFloat | None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.detect and not self.architectures:
+            raise ValueError("with detect: true the architectures that may be found must be given")
+        return _complete(self, self.detect)
+
+    def resolve(self) -> Target:
+        """The target, with what is null read from the GPU of this machine; a `UserError` where there is none."""
+        given = {
+            name: value
+            for name, value in self
+            if value is not None and name not in ("detect", "kind", *ABOUT_DETECTION)
+        }
+        if self.detect:
+            known = {name: dict(each) for name, each in self.architectures.items()}
+            given = {**detect_gpu(known, instead=self.instead), **given}
+        facts = {field.name: given[field.name] for field in fields(Gpu)}
+        return gpu_target(given["name"], given["clock_ghz"], given["bandwidth_gbs"], Gpu(**facts))
+
+
+def _branch(data: Any) -> str:
+    """Which kind of target a node describes; the name is one that an error's path leaves out."""
+    kind = data.get("kind") if isinstance(data, dict) else getattr(data, "kind", None)
+    return "target[cuda]" if kind == "cuda" else "target[cpu]"
+
+
+TargetSettings = Annotated[
+    Annotated[CpuSettings, Tag("target[cpu]")] | Annotated[GpuSettings, Tag("target[cuda]")], Discriminator(_branch)
+]
 
 
 class RuleSettings(Settings):

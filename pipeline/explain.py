@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable, Sequence
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from pipeline.errors import ConfigError, listed
 
@@ -36,7 +36,7 @@ def explain(error: ValidationError, model: Any, where: str = "") -> ConfigError:
     path = dotted(where, loc)
     match first["type"]:
         case "extra_forbidden":
-            keys = _keys(model, loc[:-1])
+            keys = _keys(model, first["loc"][:-1])
             what, why = f"unknown key '{loc[-1]}'", ""
             todo = did_you_mean(str(loc[-1]), keys) + (f"The valid keys are: {listed(keys)}" if keys else "")
         case "missing":
@@ -87,8 +87,9 @@ def _lowered(message: str) -> str:
 def _keys(model: Any, loc: Sequence[int | str]) -> tuple[str, ...]:
     """The keys that are valid at `loc` below `model`."""
     for part in loc:
-        model = _model_of(model)
-        if isinstance(part, str) and isinstance(model, type) and issubclass(model, BaseModel):
+        branch = _branch(model, part)
+        model = branch or _model_of(model)
+        if branch is None and isinstance(part, str) and isinstance(model, type) and issubclass(model, BaseModel):
             by_name = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
             model = by_name.get(part)
     model = _model_of(model)
@@ -97,10 +98,21 @@ def _keys(model: Any, loc: Sequence[int | str]) -> tuple[str, ...]:
     return ()
 
 
+def _branch(annotation: Any, name: object) -> Any:
+    """The branch of a union that has this tag; None where there is none."""
+    for inner in get_args(annotation):
+        if any(isinstance(note, Tag) and note.tag == name for note in getattr(inner, "__metadata__", ())):
+            return inner
+        found = _branch(inner, name) if get_origin(annotation) is Annotated else None
+        if found is not None:
+            return found
+    return None
+
+
 def _model_of(annotation: Any) -> Any:
     """The model inside `Model | None`, `tuple[Model, ...]` or `dict[str, Model]`."""
     origin = get_origin(annotation)
-    if origin in (Union, types.UnionType, tuple, list, dict):
+    if origin in (Annotated, Union, types.UnionType, tuple, list, dict):
         for inner in get_args(annotation):
             found = _model_of(inner)
             if isinstance(found, type) and issubclass(found, BaseModel):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+CAPABILITIES = (75, 80, 86, 89, 90, 100, 120)
 _WIDTHS: Mapping[int, str] = {8: "float64", 4: "float32", 2: "float16", 1: "int8"}
 
 
@@ -33,11 +34,15 @@ class Gpu:
     shared_per_block        the opt-in limit of one block
     shared_reserved         bytes that the system takes of each block's
     l2_bytes                of the device
+    l2_bytes_per_clock      that a multiprocessor gets from L2 where all of them read
+    memory_bytes            of the device
     fma                     multiply-adds per clock of the ordinary units, by dtype
     tensor_fma              multiply-adds per clock of the tensor cores with a wide accumulator, by dtype of the factors
                             ("tfloat32" for float32 rounded to 10 bits); none: {}
+    mma_share               of `tensor_fma` that the products of one warp (mma.sync) reach: newer tensor cores are fast
+                            only for products of several warps
     special_per_clock       exponentials, square roots, reciprocals per clock
-    memory_latency          cycles of a load from memory; `shared_latency` from shared memory
+    memory_latency          cycles of a load from memory; `l2_latency` from L2, `shared_latency` from shared memory
     launch_us               from one kernel of a graph to the next
     """
 
@@ -52,10 +57,14 @@ class Gpu:
     shared_per_block: int
     shared_reserved: int
     l2_bytes: int
-    fma: Mapping[str, float]
-    tensor_fma: Mapping[str, float]
+    l2_bytes_per_clock: float
+    memory_bytes: int
+    fma: Mapping[str, float] = field(hash=False)
+    tensor_fma: Mapping[str, float] = field(hash=False)
+    mma_share: float
     special_per_clock: float
     memory_latency: int
+    l2_latency: int
     shared_latency: int
     launch_us: float
 
@@ -117,3 +126,25 @@ class Target:
             if cache.level == level:
                 return cache.size // max(1, min(cache.shared_by, self.cores))
         return 0
+
+
+def gpu_target(name: str, clock_ghz: float, bandwidth_gbs: float, gpu: Gpu) -> Target:
+    """The target of a GPU; `features` are the architectures whose instructions it has, its own last."""
+    capability = gpu.capability
+    return Target(
+        kind="cuda",
+        name=name,
+        triple="nvptx64-nvidia-cuda",
+        cpu=gpu.arch,
+        features=(*(f"+sm_{known}" for known in CAPABILITIES if known < capability), f"+{gpu.arch}"),
+        cores=gpu.multiprocessors,
+        vector_bits=128,
+        vector_registers=gpu.registers_per_thread,
+        fma_per_cycle=1.0,
+        fma_latency=4,
+        clock_ghz=clock_ghz,
+        bandwidth_gbs=bandwidth_gbs,
+        caches=(Cache(2, gpu.l2_bytes, 16, gpu.multiprocessors),),
+        line=128,
+        gpu=gpu,
+    )

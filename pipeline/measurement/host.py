@@ -88,12 +88,21 @@ def with_overrides(target: Target, **given: Any) -> Target:
 def fingerprint(target: Target) -> str:
     """Sixteen hexadecimal digits that name the machine in the store: equal where measured times may be compared.
 
-    Estimates (clock, bandwidth) are left out: they may differ from one start to the next.
+    Estimates (clock, bandwidth) are left out: they may differ from one start to the next. A GPU's are facts.
     """
-    facts = (
+    if target.gpu is not None:
+        gpu = target.gpu
+        return _digest((
+            target.kind, target.name, gpu.arch, gpu.multiprocessors, target.clock_ghz, target.bandwidth_gbs,
+            gpu.shared_per_block, gpu.l2_bytes,
+        ))  # fmt: skip
+    return _digest((
         target.kind, target.name, target.triple, target.cpu, target.features, target.cores, target.vector_bits,
         target.vector_registers, tuple((c.level, c.size, c.shared_by) for c in target.caches), target.line,
-    )  # fmt: skip
+    ))  # fmt: skip
+
+
+def _digest(facts: tuple[object, ...]) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,141 @@
+"""The GPU of this machine as a target: what the driver tells of it, and what is known of its architecture."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.errors import UserError
+
+LEAST_DRIVER = 13000  # the CUDA version of the compiler whose machine code the driver is to load
+LEAST_CAPABILITY = 75
+# GeForce cards multiply with a wide accumulator at half the rate of the same chip's other cards (Turing, Ampere and Ada
+# white papers); int8 is as fast.
+GEFORCE_SHARE = 0.5
+GEFORCE_SLOWER = ("float16", "bfloat16", "tfloat32")
+
+# Gpu's field -> attribute of the driver
+ATTRIBUTES = {
+    "multiprocessors": "MULTIPROCESSOR_COUNT",
+    "threads_per_block": "MAX_THREADS_PER_BLOCK",
+    "threads": "MAX_THREADS_PER_MULTIPROCESSOR",
+    "blocks": "MAX_BLOCKS_PER_MULTIPROCESSOR",
+    "registers": "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "shared_bytes": "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "shared_per_block": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "shared_reserved": "RESERVED_SHARED_MEMORY_PER_BLOCK",
+    "l2_bytes": "L2_CACHE_SIZE",
+}
+
+
+def detect_gpu(
+    architectures: Mapping[str, Mapping[str, Any]], *, instead: Sequence[str] = (), driver: Any = None
+) -> dict[str, Any]:
+    """The first GPU's facts: those of `pipeline.ir.target.Gpu` by name, and name, clock_ghz, bandwidth_gbs.
+
+    architectures   what is known of each, by name; of an unknown one, what is known of the newest before it holds
+    instead         targets that an error offers
+    driver          cuda.bindings.driver, or what stands in for it
+
+    Raises UserError where there is no driver, a driver older than the compiler, no GPU, or one that is too old.
+    """
+    offer = f"Choose a target that needs no GPU here: {', '.join(instead)}" if instead else ""
+    cuda = driver if driver is not None else _driver(offer)
+    _start(cuda, offer)
+    device = _told(cuda, cuda.cuDeviceGet(0), offer)
+
+    def attribute(name: str) -> int:
+        which = getattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(_told(cuda, cuda.cuDeviceGetAttribute(which, device), offer))
+
+    name = bytes(_told(cuda, cuda.cuDeviceGetName(128, device), offer)).split(b"\0")[0].decode(errors="replace")
+    capability = 10 * attribute("COMPUTE_CAPABILITY_MAJOR") + attribute("COMPUTE_CAPABILITY_MINOR")
+    facts = {**_architecture(architectures, capability, name, offer), "arch": f"sm_{capability}"}
+    facts |= {field: attribute(which) for field, which in ATTRIBUTES.items()}
+    # twice the clock: both edges carry data
+    memory_khz, bus_bits = attribute("MEMORY_CLOCK_RATE"), attribute("GLOBAL_MEMORY_BUS_WIDTH")
+    return facts | {
+        "name": name,
+        "memory_bytes": int(_told(cuda, cuda.cuDeviceTotalMem(device), offer)),
+        "clock_ghz": attribute("CLOCK_RATE") / 1e6,
+        "bandwidth_gbs": 2.0 * memory_khz * 1e3 * bus_bits / 8 / 1e9,
+    }
+
+
+def _driver(offer: str) -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise UserError(
+            "the GPU of this machine cannot be asked: cuda-python is not installed",
+            where="target",
+            why=str(error),
+            todo=f"pip install cuda-python. {offer}",
+        ) from error
+
+
+def _start(cuda: Any, offer: str) -> None:
+    try:
+        started = cuda.cuInit(0)
+        version = int(_told(cuda, cuda.cuDriverGetVersion(), offer))
+    except RuntimeError as error:  # the library of the driver is not there, or lacks a function
+        raise _no_driver(str(error), offer) from error
+    if version < LEAST_DRIVER:
+        raise UserError(
+            f"the driver of the GPU is too old: it knows CUDA {_version(version)}, {_version(LEAST_DRIVER)} is needed",
+            where="target",
+            todo=f"Install a newer driver from NVIDIA. {offer}",
+        )
+    code = started[0]
+    if code == cuda.CUresult.CUDA_ERROR_NO_DEVICE:
+        raise _no_gpu("cuInit says CUDA_ERROR_NO_DEVICE", offer)
+    if code != cuda.CUresult.CUDA_SUCCESS:
+        raise _no_driver(f"cuInit says {code.name}", offer)
+    if int(_told(cuda, cuda.cuDeviceGetCount(), offer)) == 0:
+        raise _no_gpu("the driver counts none", offer)
+
+
+def _told(cuda: Any, answer: tuple[Any, ...], offer: str) -> Any:
+    """What a function of the driver returned beside its status."""
+    code, *rest = answer
+    if code != cuda.CUresult.CUDA_SUCCESS:
+        raise UserError(f"the driver of the GPU answers with {code.name}", where="target", todo=offer)
+    return rest[0]
+
+
+def _architecture(
+    architectures: Mapping[str, Mapping[str, Any]], capability: int, name: str, offer: str
+) -> dict[str, Any]:
+    known = {int(arch.removeprefix("sm_").rstrip("af")): arch for arch in architectures}
+    before = [found for found in known if found <= capability]
+    if capability < LEAST_CAPABILITY or not before:
+        raise UserError(
+            f"{name} is too old: it has compute capability {capability / 10}, {LEAST_CAPABILITY / 10} is needed",
+            where="target",
+            todo=offer,
+        )
+    facts = dict(architectures[known[max(before)]])
+    if "GeForce" in name:
+        rates = facts["tensor_fma"]
+        facts["tensor_fma"] = {
+            dtype: rate * GEFORCE_SHARE if dtype in GEFORCE_SLOWER else rate for dtype, rate in rates.items()
+        }
+    return facts
+
+
+def _no_driver(why: str, offer: str) -> UserError:
+    return UserError(
+        "there is no driver for an NVIDIA GPU on this machine",
+        where="target",
+        why=why,
+        todo=f"Install the driver from NVIDIA where there is a GPU. {offer}",
+    )
+
+
+def _no_gpu(why: str, offer: str) -> UserError:
+    return UserError("there is no NVIDIA GPU on this machine", where="target", why=why, todo=offer)
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +125,9 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         if not cases:
             return _run(configured(composed), folder)
         codes = []
-        for number, (name, case) in enumerate(cases, 1):
-            label = name if case is None else f"{name}-{case}"
-            log.info("%s (%d of %d)", label, number, len(cases))
-            codes.append(_guarded(_case(overrides, name, case), folder / label, ()))
+        for number, case in enumerate(cases, 1):
+            log.info("%s (%d of %d)", case.label, number, len(cases))
+            codes.append(_guarded(_composed(overrides, case), folder / case.label, ()))
         suite.write_table(folder)
         return max(codes)
     except KeyboardInterrupt:
@@ -160,20 +162,49 @@ def _run(config: Config, folder: Path) -> int:
     return 0 if summary.verified and summary.status != "failed" else 1
 
 
-def _cases(composed: DictConfig) -> tuple[tuple[str, int | None], ...]:
-    """The workloads of a suite with their case numbers; none at all where the run has one workload."""
-    match _plain(composed).get("suite") or {}:
-        case dict() as given if all(isinstance(cases, list) for cases in given.values()):
-            return tuple((str(name), case) for name, cases in given.items() for case in (cases or [None]))
-        case given:
-            raise ConfigError(
-                f"{given!r} is not valid here", where="suite", todo="Write {workload: [case, …], …}, or [] for no case"
-            )
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One run of a suite: a workload, and values for its fields or, with a dot in the name, for anything."""
+
+    workload: str
+    values: Mapping[str, Any]
+    label: str
+
+    @staticmethod
+    def of(workload: str, given: Any) -> _Case | None:
+        """What a suite's list holds: the number of a case, or values by name; None where it is neither."""
+        match given:
+            case bool():
+                return None
+            case int():
+                return _Case(workload, {"workload.case": given}, f"{workload}-{given}")
+            case dict() if all(isinstance(name, str) for name in given):
+                label = "-".join([workload, *(f"{value}" for value in given.values())])
+                values = {name if "." in name else f"workload.{name}": value for name, value in given.items()}
+                return _Case(workload, values, re.sub(r"[^\w.-]+", "_", label))
+            case _:
+                return None
 
 
-def _case(overrides: Sequence[str], name: str, case: int | None) -> DictConfig:
+def _cases(composed: DictConfig) -> tuple[_Case, ...]:
+    """The runs of a suite; none at all where the run has one workload."""
+    given = _plain(composed).get("suite") or {}
+    found: list[_Case | None] = [None]
+    if isinstance(given, dict) and all(isinstance(cases, list) for cases in given.values()):
+        found = [_Case.of(str(name), case) for name, cases in given.items() for case in (cases or [{}])]
+    if any(case is None for case in found):
+        raise ConfigError(
+            f"{given!r} is not valid here", where="suite",
+            todo="Write {workload: [case, …], …}, or [] for no case; a case is a number, or values by name: "
+                 "{gmm: [{n: 4096, m: 4096, k: 4096, dtype: float16}]}",
+        )  # fmt: skip
+    return tuple(case for case in found if case is not None)
+
+
+def _composed(overrides: Sequence[str], case: _Case) -> DictConfig:
     kept = [override for override in overrides if not override.lstrip("+").startswith(("suite", "workload"))]
-    chosen = [f"+workload={name}", *([] if case is None else [f"++workload.case={case}"])]
+    values = (f"++{name}={json.dumps(value)}" for name, value in case.values.items())
+    chosen = [f"+workload={case.workload}", *values]
     # The experiment would bring its suite back, so the case is told that it has none.
     return hydra.compose("config", overrides=[*kept, *chosen, "++suite=null"])
 

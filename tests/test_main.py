@@ -111,7 +111,23 @@ def test_the_cases_of_an_experiment_keep_what_else_it_sets(
     assert [run.search.trials for run in runs] == [3, 3]
 
 
-@pytest.mark.parametrize("suite", ["suite=3", "suite={toy: 1}", "suite=[toy]"])
+def test_a_case_of_a_suite_may_give_values_by_name(command: Command, runs: list[Config], tmp_path: Path) -> None:
+    assert command("suite.toy=[1,{n: 7},{n: 8, search.trials: 5}]") == 0
+    assert [(run.workload.arguments["n"], run.search.trials) for run in runs][1:] == [(7, None), (8, 5)]
+    (folder,) = folders(tmp_path)
+    assert list(json.loads((folder / "table.json").read_text())) == ["toy-1", "toy-7", "toy-8-5"]
+
+
+def test_a_case_of_a_suite_with_an_unknown_value_is_refused_and_the_others_run(
+    command: Command, runs: list[Config], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert command("suite.toy=[{m: 7},{n: 8}]") == 2
+    assert [run.workload.arguments["n"] for run in runs] == [8]
+
+
+@pytest.mark.parametrize(
+    "suite", ["suite=3", "suite={toy: 1}", "suite=[toy]", "suite={toy: [true]}", "suite={toy: [a]}"]
+)
 def test_a_suite_of_the_wrong_shape_is_refused(command: Command, runs: list[Config], suite: str) -> None:
     assert command(suite) == 2
     assert not runs

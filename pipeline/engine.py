@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import math
-import platform
 import shutil
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from pipeline.codegen.assemble import assemble
-from pipeline.codegen.kernel import Kernel
-from pipeline.codegen.llvm.build import build_kernel, emit_kernel
-from pipeline.codegen.llvm.compile import assembly
-from pipeline.codegen.llvm.known_target import refuse_unknown
-from pipeline.codegen.llvm.link import link
+from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.config import Config
 from pipeline.errors import CheckError, PipelineError, UserError
 from pipeline.frontend.workloads.inputs import inputs
@@ -33,21 +22,20 @@ from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.target import Target
-from pipeline.measurement.host import detect_host, fingerprint, memory_of_host
-from pipeline.measurement.peak import Peak, measure_peak
+from pipeline.machine.cpu import CpuMachine
+from pipeline.machine.machine import VERSION, Feeds, Machine
+from pipeline.measurement.host import memory_of_host
 from pipeline.measurement.protocol import Builder, Runner
 from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
-from pipeline.report.compare import compare, difference, in_turns
+from pipeline.report.compare import compare
 from pipeline.report.console import Progress, summary_lines
 from pipeline.report.mugraph_page import page
-from pipeline.report.peers.onnxruntime import OnnxRuntime
 from pipeline.report.peers.peer import Peer, PeerModel
-from pipeline.report.summary import Latency, Machine, MaxError, PeerSummary, Summary, TaskSummary, write_summary
-from pipeline.report.superopt_report import outcome_lines, superopt_summary
-from pipeline.runtime.artifact import save
-from pipeline.runtime.cpu_features import refuse_target
-from pipeline.runtime.session import Session
+from pipeline.report.run_summary import Finished, run_summary
+from pipeline.report.summary import KernelFacts, PeerSummary, Summary, write_summary
+from pipeline.report.superopt_report import outcome_lines
+from pipeline.report.vote import vote
 from pipeline.schedule.rule import Rule
 from pipeline.schedule.sketch import Sketch
 from pipeline.search.contest import Contest, contest
@@ -57,22 +45,14 @@ from pipeline.search.tuner import Budget, Report, TaskState, Tuner, stream
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
-from pipeline.space.task import flops, traffic
 from pipeline.store.store import Store
 from pipeline.superopt.enumeration.searching import Algebra, Searching
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import Limits
-from pipeline.verification.module_gate import Report as Verification
-from pipeline.verification.module_gate import verify_module
 
 log = logging.getLogger("pipeline")
 
-VERSION = "0.1.0"
 FAVOUR = 0.75  # what an alternative's time may count where modules with and without it are compared
-BUSY = 1.5  # a whole call may take so many times its kernels before it is worth a word
-SMALL_MODEL = 2e8  # operations: below it every kind of hostile feeds is tried on the whole module
-LEVEL = 3  # of the code generator, unless the configuration says otherwise
-COMPILER = f"muschedule {VERSION} llvmlite {metadata.version('llvmlite')}"
 
 
 def run(config: Config, run_folder: Path) -> Summary:
@@ -85,15 +65,12 @@ class Run:
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
-        level = config.codegen.level
-        # records of another level are those of another compiler
-        self.compiler = COMPILER if level == LEVEL else f"{COMPILER} level {level}"
 
     def all(self) -> Summary:
         workload: Workload = self._part(Workload, self.config.workload, "workload")
         model = workload.build(self.config.seed)
         refuse_too_large(model, memory_of_host())
-        target, peak = self._target()
+        machine = machine_of(self.config)
         graph = self._rewritten(model)
         ordinary = partition(graph)
         log.info(
@@ -102,33 +79,31 @@ class Run:
         )  # fmt: skip
         rules = self._rules()
         with Store(self.config.store.url) as store:
-            outcome = self._superoptimized(graph, ordinary, target, rules, store)
-            both = contest(graph, ordinary, self._sketches(ordinary, target, rules), outcome.alternatives, target)
-            tuner, modules = self._tuned(both, target, store, outcome.interrupted)
-        provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": self.compiler}
+            outcome = self._superoptimized(graph, ordinary, machine.target, rules, store)
+            sketches = self._sketches(ordinary, machine.target, rules)
+            both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
+            tuner, modules = self._tuned(both, machine, store, outcome.interrupted)
+        provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": machine.compiler}
         feeds = inputs(model, self.config.seed)
-        artifact = self._fastest(graph, both, modules, target, provenance, feeds)
-        with Session(artifact) as session:
-            memory = session.artifact.memory
+        artifact = self._fastest(graph, both, modules, machine, provenance, feeds)
+        peer_model = self._peer_model(model, feeds)
+        with machine.open(artifact) as module:
+            memory = module.memory
             log.info(
                 "memory: %.1f MiB for intermediates, at least %.1f MiB are alive at once",
                 memory.arena_bytes / 2**20, memory.lower_bound / 2**20,
             )  # fmt: skip
-            verification = self._verified(model, session, feeds)
-            if self.config.verification.vote:
-                self._vote(model, session, feeds)
-            latency = time_runs(lambda: session.run(None, feeds))
-            session.chrome_trace(self.folder / "trace.json", feeds)
-        alone = tuner.total * 1e3
-        if Latency.of(list(latency)).median > BUSY * alone + 0.05:
-            log.warning(
-                "a call takes %.3f ms, its kernels alone %.3f ms: is something else running on this machine?",
-                Latency.of(list(latency)).median, alone,
-            )  # fmt: skip
-        peers = self._compared(model, artifact, feeds)
-        summary = self._summary(
-            workload, model, target, peak, tuner, both, outcome, verification, latency, peers, artifact
-        )
+            verification = machine.verified(model, graph, both.decided()[0], module, feeds)
+            if self.config.verification.vote and not machine.predicted:
+                vote(peer_model, module.run(None, feeds))
+            latency = machine.latency(module, feeds, tuner.total, self.folder)
+        summary = run_summary(Finished(
+            workload.describe(), self.config.seed, machine.predicted, model, tuner, both,
+            outcome if self.config.superopt.enabled else None, verification, latency,
+            peers=self._compared(peer_model, machine, artifact),
+            facts=self._kept(both, machine), machine=machine.facts(), peak=machine.peak,
+            versions={"muschedule": VERSION, **machine.versions()}, artifact=artifact,
+        ))  # fmt: skip
         write_summary(summary, self.folder / "summary.json")
         if summary.superopt is not None and summary.superopt.subprograms:
             text = page(summary.workload, summary.superopt)
@@ -139,16 +114,6 @@ class Run:
         return summary
 
     # ------------------------------------------------------------------ stages
-
-    def _target(self) -> tuple[Target, Peak]:
-        """The target, with the limits that were measured just now: the model's clock is the one that sustains them."""
-        target, here = self.config.target.resolve(), detect_host()
-        refuse_target(target)
-        if (target.triple, target.cpu, target.features) != (here.triple, here.cpu, here.features):
-            refuse_unknown(target)
-        peak = measure_peak(target)
-        clock = target.clock_ghz * peak.gflops / target.peak_gflops()
-        return replace(target, clock_ghz=clock, bandwidth_gbs=peak.bandwidth_gbs), peak
 
     def _rewritten(self, graph: Graph) -> Graph:
         for number, component in enumerate(self.config.rules.graph):
@@ -192,8 +157,8 @@ class Run:
         return outcome
 
     def _tuned(
-        self, both: Contest, target: Target, store: Store, interrupted: bool
-    ) -> tuple[Tuner, dict[float, list[Kernel]]]:
+        self, both: Contest, machine: Machine, store: Store, interrupted: bool
+    ) -> tuple[Tuner, dict[float, list[BuiltKernel]]]:
         """A kernel for each task of the module, the best that was found within the budget; and for that of another
         choice, in favour of alternatives, where it is another one."""
         config, search, verification = self.config, self.config.search, self.config.verification
@@ -201,11 +166,12 @@ class Run:
             search.trials, search.seconds, search.batch, search.trials_per_task, search.patience, search.min_gain,
             search.candidates, config.measurement.finalists, config.measurement.rounds,
         )  # fmt: skip
+        parts = machine.parts(config.measurement)
         builder = self._part(
-            Builder, config.measurement.builder, "measurement.builder", function=build_kernel, target=target,
-            workers=config.measurement.workers or target.cores, options={"level": config.codegen.level},
+            Builder, config.measurement.builder, "measurement.builder", function=parts.function, target=machine.target,
+            workers=parts.workers, options=parts.options,
         )  # fmt: skip
-        runner = self._part(Runner, config.measurement.runner, "measurement.runner", target=target)
+        runner = self._part(Runner, parts.runner, "measurement.runner", target=machine.target, **parts.given)
         with builder, runner, _progress(search.trials, search.seconds) as progress:
             tuner = Tuner(
                 both.states, builder=builder, runner=runner, store=store,
@@ -214,8 +180,9 @@ class Run:
                 reference=lambda task: task_reference(
                     task, stream(config.seed, f"inputs/{task.key}"), rounds=verification.random_inputs,
                     hostile=verification.hostile, factor=verification.tolerance_factor),
-                target_key=fingerprint(config.target.resolve()), version=self.compiler, seed=config.seed,
+                target_key=machine.fingerprint, version=machine.compiler, seed=config.seed,
                 report=_shown(progress) if config.report.progress else _silent, whole=both.seconds,
+                predicted=machine.predicted,
             )  # fmt: skip
             if config.store.resume:
                 tuner.resume()
@@ -225,7 +192,7 @@ class Run:
                 tuner.run()
             tuner.ensure()
             tuner.finish()
-            modules: dict[float, list[Kernel]] = {}
+            modules: dict[float, list[BuiltKernel]] = {}
             for favour in (1.0, FAVOUR):
                 both.favour = favour
                 both.confirm(stream(config.seed, "full extents"))
@@ -236,8 +203,8 @@ class Run:
         return tuner, modules
 
     def _fastest(
-        self, graph: Graph, both: Contest, modules: Mapping[float, list[Kernel]], target: Target,
-        provenance: dict[str, Any], feeds: Mapping[str, np.ndarray],
+        self, graph: Graph, both: Contest, modules: Mapping[float, list[BuiltKernel]], machine: Machine,
+        provenance: dict[str, Any], feeds: Feeds,
     ) -> Path:  # fmt: skip
         """The module. Where fused kernels are about as fast as the tasks that they replace, both are made and called in
         turns: alone, a task finds in its caches what in a module comes from memory."""
@@ -246,11 +213,11 @@ class Run:
             both.favour = favour
             parts, _ = both.decided()
             name = "artifact" if not made else "artifact_fused"
-            made[favour] = save(link(assemble(graph, parts, kernels, target, provenance)), self.folder / name)
+            made[favour] = machine.save(assemble(graph, parts, kernels, machine.target, provenance), self.folder / name)
         best = next(iter(made))
         if len(made) > 1:
             try:
-                best = faster(made, feeds)
+                best = machine.faster(made, feeds)
             except KeyboardInterrupt:
                 log.warning(
                     "interrupted: the modules are not compared, and each kernel is the one that is faster alone"
@@ -259,12 +226,9 @@ class Run:
             if favour != best:
                 shutil.rmtree(path)
         both.favour = best
-        _, states = both.decided()
-        if self.config.codegen.keep:
-            self._keep(states, target)
         return made[best] if made[best].name == "artifact" else made[best].rename(self.folder / "artifact")
 
-    def _kernel(self, tuner: Tuner, state: TaskState) -> Kernel:
+    def _kernel(self, tuner: Tuner, state: TaskState) -> BuiltKernel:
         kernel = tuner.kernel(state)
         if kernel is None:
             raise PipelineError(
@@ -276,118 +240,60 @@ class Run:
             )
         return kernel
 
-    def _keep(self, states: Sequence[TaskState], target: Target) -> None:
-        """The IR and the assembly of the chosen kernels, for people."""
+    def _kept(self, both: Contest, machine: Machine) -> dict[str, KernelFacts]:
+        """Writes the listings of the chosen kernels, for people; gives what is known of them, by the task's key."""
         folder = self.folder / "kernels"
-        folder.mkdir(exist_ok=True)
-        for number, state in enumerate(states):
+        facts: dict[str, KernelFacts] = {}
+        for number, state in enumerate(both.decided()[1]):
             best = state.history.best()
             if best is None:
                 continue
-            program = state.history.spaces[best.candidate.sketch].program(np.array(best.candidate.row, np.int64))
-            text = emit_kernel(program, target).text
-            stem = f"{number:02d}_{state.task.name[:60]}"
-            space = state.history.spaces[best.candidate.sketch].space
-            values = ", ".join(f"{k}={v}" for k, v in zip(space.columns, best.candidate.row, strict=True))
+            space = state.history.spaces[best.candidate.sketch]
+            program = space.program(np.array(best.candidate.row, np.int64))
+            known = machine.facts_of(program)
+            if known is not None:
+                facts[state.task.key] = known
+            if not self.config.codegen.keep:
+                continue
+            values = ", ".join(f"{k}={v}" for k, v in zip(space.space.columns, best.candidate.row, strict=True))
             said = f"{state.task.name}: {(best.seconds or 0.0) * 1e3:.4f} ms, {values or 'no parameters'}"
-            (folder / f"{stem}.ll").write_text(f"; {said}\n{text}", encoding="utf-8")
-            code = assembly(text, target, level=self.config.codegen.level)
-            (folder / f"{stem}.s").write_text(f"# {said}\n{code}", encoding="utf-8")
+            folder.mkdir(exist_ok=True)
+            for ending, text in machine.listings(program, said).items():
+                (folder / f"{number:02d}_{state.task.name[:60]}{ending}").write_text(text, encoding="utf-8")
+        return facts
 
-    def _verified(self, graph: Graph, session: Session, usual: dict[str, np.ndarray]) -> Verification:
-        """The whole module against the graph in float64, as it was before our rewriting."""
-        settings = self.config.verification
-        work = flops(graph)
-        # The bounds cost several evaluations in float64: a large model gets the kinds of trouble that models meet.
-        hostile = () if not settings.hostile else None if work < SMALL_MODEL else ("large", "NaN")
-        return verify_module(
-            graph, lambda feeds: session.run(None, feeds), seed=self.config.seed, usual=(usual,),
-            rounds=settings.random_inputs if work < SMALL_MODEL else 1, hostile=hostile,
-        )  # fmt: skip
-
-    def _vote(self, graph: Graph, session: Session, feeds: Mapping[str, np.ndarray]) -> None:
-        """ONNX Runtime's opinion, where it is installed. It is no oracle: what it says is told and decides nothing."""
-        voter = OnnxRuntime()
-        if voter.available() is not None:
-            return
+    def _peer_model(self, model: Graph, feeds: Feeds) -> PeerModel:
         path = self.config.workload.arguments.get("path")
-        names = [name for name, _ in graph.outputs]
-        try:
-            run = voter.prepare(PeerModel(graph, feeds, Path(path) if path else None), 1)
-            theirs = {name: np.array(array) for name, array in run(feeds).items()}
-        except Exception as error:  # foreign code on a model that it may not support
-            log.info("onnxruntime has no vote: %s", str(error).strip().partition("\n")[0])
-            return
-        worst, where = difference(theirs, dict(zip(names, session.run(None, feeds), strict=True)), None)
-        if worst <= 1.0:
-            log.info("onnxruntime agrees (largest difference %.2g of a thousandth of the largest value)", worst)
-        else:
-            log.warning("onnxruntime disagrees: %s. float64 agrees with us; please compare", where)
+        return PeerModel(model, feeds, Path(path) if path else None)
 
-    def _compared(self, graph: Graph, artifact: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, PeerSummary]:
+    def _compared(self, model: PeerModel, machine: Machine, artifact: Path) -> dict[str, PeerSummary]:
         """Other runtimes on the same model and inputs, timed in turns with ours."""
         settings = self.config.compare
-        if not settings.peers:
-            return {}
+        if machine.predicted:
+            why = f"no {machine.target.name} is here, and a prediction is compared with nothing"
+            return {n: PeerSummary(median_ms=None, ratio=None, status="skipped", reason=why) for n in settings.peers}
         peers: list[Peer] = [
             self._part(Peer, settings.plugins[name], f"compare.plugins.{name}") for name in settings.peers
         ]
-        path = self.config.workload.arguments.get("path")
-        model = PeerModel(graph, feeds, Path(path) if path else None)
-        names = [name for name, _ in graph.outputs]
-        # our thread is not pinned here: the threads that the peers make would inherit its one core
-        with Session(artifact, pin=False) as session:
+        if not peers:
+            return {}
+        with machine.open(artifact) as module:
             found = compare(
-                lambda given: dict(zip(names, session.run(None, given), strict=True)),
-                peers, model, self.config.target.resolve().cores, seconds=settings.seconds,
+                lambda given: dict(zip(model.outputs(), module.run(None, given), strict=True)),
+                peers, model, machine.threads, seconds=settings.seconds,
             )  # fmt: skip
         return {
             name: PeerSummary(median_ms=r.median_ms, ratio=r.ratio, status=r.status, reason=r.reason)
             for name, r in found.peers.items()
         }
 
-    # ------------------------------------------------------------------ report
-
-    def _summary(
-        self, workload: Workload, model: Graph, target: Target, peak: Peak, tuner: Tuner, both: Contest,
-        outcome: Outcome, verification: Verification, latency: Sequence[float], peers: dict[str, PeerSummary],
-        artifact: Path,
-    ) -> Summary:  # fmt: skip
-        failed: Counter[str] = Counter()
-        for state in tuner.states:
-            failed.update(state.failures)
-        error = verification.max_error
-        measured = Latency.of(list(latency))
-        _, used = both.decided()
-        status: Literal["complete", "interrupted"] = "interrupted" if tuner.interrupted else "complete"
-        return Summary(
-            workload=workload.describe(), target=target.name, seed=self.config.seed,
-            status=status if verification.verified else "failed", verified=verification.verified,
-            max_error=MaxError(absolute=error.absolute, relative=error.relative, tolerance=error.tolerance),
-            latency_ms=measured, predicted=False,
-            # what the module would take with the first kernel of each task
-            untuned_ms=measured.median + (tuner.untuned - tuner.total) * 1e3,
-            roofline_ms=max(flops(model) / peak.gflops, traffic(model) / peak.bandwidth_gbs) / 1e6,
-            tuning_seconds=tuner.tuning_seconds, trials=tuner.trials, invalid_candidates=tuner.invalid,
-            failed_candidates=dict(failed),
-            tasks=tuple(
-                TaskSummary(
-                    name=s.task.name, weight=s.weight, flops=s.task.flops, bytes=s.task.traffic,
-                    latency_ms=s.best * 1e3, roofline_ms=s.roofline * 1e3, sketches=len(s.traces),
-                    trials=s.trials + s.resumed, best_at_trial=s.best_at,
-                ) for s in used
-            ),
-            superopt=superopt_summary(outcome, both) if self.config.superopt.enabled else None,
-            peers=peers,
-            machine=Machine(cpu=target.name, cores=target.cores, vector_bits=target.vector_bits,
-                            peak_gflops=peak.gflops, bandwidth_gbs=peak.bandwidth_gbs),
-            versions={"muschedule": VERSION, "python": platform.python_version(), "numpy": np.__version__,
-                      "llvmlite": metadata.version("llvmlite")},
-            artifact=str(artifact),
-        )  # fmt: skip
-
     def _part(self, role: type[Any], component: Component, where: str, **given: Any) -> Any:
         return self.config.plugins.build(role, component, where, **given)
+
+
+def machine_of(config: Config) -> Machine:
+    """The machine of the configuration's target."""
+    return CpuMachine(config)
 
 
 def refuse_too_large(model: Graph, memory: int) -> None:
@@ -419,28 +325,6 @@ def rewritten(rule: GraphRule, graph: Graph, where: str) -> Graph:
         todo = "Correct the rule, or take it out of the configuration"
         raise CheckError(f"the rule {name} does not work on this model", where=where, why=said, todo=todo) from error
     return made
-
-
-def faster(artifacts: Mapping[float, Path], feeds: Mapping[str, np.ndarray], seconds: float = 2.0) -> float:
-    """Of modules that compute the same, the one whose calls, made in turns, take less time in the median."""
-    with contextlib.ExitStack() as stack:
-        sessions = {name: stack.enter_context(Session(path)) for name, path in artifacts.items()}
-        runs = {str(name): functools.partial(session.run, None) for name, session in sessions.items()}
-        samples = in_turns(runs, feeds, seconds / len(runs))
-    return min(artifacts, key=lambda name: float(np.median(samples[str(name)])))
-
-
-def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 1000) -> list[float]:
-    """Milliseconds of each of many calls, after a warm-up."""
-    for _ in range(3):
-        call()
-    samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(samples) < least or (time.perf_counter() < end and len(samples) < most):
-        start = time.perf_counter()
-        call()
-        samples.append((time.perf_counter() - start) * 1e3)
-    return samples
 
 
 def _progress(trials: int | None, seconds: float | None, unit: str = "trials") -> Progress:

@@ -32,6 +32,7 @@ LAYERS = (
     ("explain",),
     ("registry",),
     ("config",),
+    ("machine",),
     ("engine", "suite"),
     ("cli_overrides",),
     ("cli",),

@@ -16,6 +16,7 @@ import pytest
 from pipeline import engine
 from pipeline.config import parse
 from pipeline.errors import UserError
+from pipeline.machine import cpu
 from pipeline.report.summary import Summary
 from pipeline.runtime.session import Session
 from pipeline.superopt.enumeration import searching
@@ -162,7 +163,7 @@ def test_an_interrupt_while_modules_are_compared_leaves_the_one_of_the_fastest_k
 
     forced(monkeypatch, faster=False)
     monkeypatch.setattr(engine, "FAVOUR", 1e-9)  # so that there is a module of fused kernels to be compared with
-    monkeypatch.setattr(engine, "faster", interrupt)
+    monkeypatch.setattr(cpu, "faster", interrupt)
     made = here(*NORMALISED, *FEW)
     assert "interrupted: the modules are not compared" in caplog.text
     assert made.verified and made.superopt is not None and not any(one.chosen for one in made.superopt.subprograms)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.codegen.kernel import Kernel
+from pipeline.codegen.built_kernel import AnyKernel
 from pipeline.codegen.module import Buffer, Call, ModulePlan
 from pipeline.ir.graph import Constant, Graph, Input
 from pipeline.ir.target import Target
@@ -15,8 +15,8 @@ from pipeline.space.partition import Partition
 
 
 def assemble(
-    graph: Graph, parts: Partition, kernels: Sequence[Kernel], target: Target, provenance: Mapping[str, Any]
-) -> ModulePlan:
+    graph: Graph, parts: Partition, kernels: Sequence[AnyKernel], target: Target, provenance: Mapping[str, Any]
+) -> ModulePlan[AnyKernel]:
     """Calls in the order of the partition; buffers named after the values of the graph.
 
     kernels  one for each task

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Generic, Literal
 
 import numpy as np
 
-from pipeline.codegen.kernel import Kernel
+from pipeline.codegen.built_kernel import AnyKernel, BuiltKernel
 from pipeline.errors import CheckError
 from pipeline.ir.graph import ITEM_BYTES, DType, Shape
 from pipeline.ir.target import Target
@@ -55,7 +55,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModulePlan:
+class ModulePlan(Generic[AnyKernel]):
     """A model as calls of kernels in order.
 
     buffers  every tensor that is not an alias; those of role packed are the linker's business and not listed
@@ -66,7 +66,7 @@ class ModulePlan:
     shapes   shape of an aliased output where it differs from that of the buffer behind it
     """
 
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[AnyKernel, ...]
     calls: tuple[Call, ...]
     buffers: tuple[Buffer, ...]
     inputs: tuple[str, ...]
@@ -153,7 +153,7 @@ class LinkedModule:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_plan(plan: ModulePlan) -> None:
+def check_plan(plan: ModulePlan[BuiltKernel]) -> None:
     """Raises a `CheckError` for the first thing about the plan that does not fit together."""
     by_name = {buffer.name: buffer for buffer in plan.buffers}
     if len(by_name) != len(plan.buffers):
@@ -177,7 +177,7 @@ def check_plan(plan: ModulePlan) -> None:
             raise CheckError("no call writes an output", where=name)
 
 
-def _check_call(plan: ModulePlan, call: Call, by_name: Mapping[str, Buffer], written: set[str]) -> None:
+def _check_call(plan: ModulePlan[BuiltKernel], call: Call, by_name: Mapping[str, Buffer], written: set[str]) -> None:
     if not 0 <= call.kernel < len(plan.kernels):
         raise CheckError("a call names no kernel", where=call.label, why=f"kernel {call.kernel} of {len(plan.kernels)}")
     kernel = plan.kernels[call.kernel]

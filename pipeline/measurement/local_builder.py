@@ -10,7 +10,7 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from pipeline.codegen.kernel import Kernel
+from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.pool import WorkerPool
@@ -29,7 +29,7 @@ class _BuildJob:
 class LocalBuilder:
     """Builds in a pool of worker processes.
 
-    function   (program, target, **options) -> Kernel, importable, or its name "package.module:name"
+    function   (program, target, **options) -> kernel, importable, or its name "package.module:name"
     workers    processes
     timeout_s  for one build
     memory_mb  that one build may take
@@ -37,7 +37,7 @@ class LocalBuilder:
 
     def __init__(
         self,
-        function: Callable[..., Kernel] | str,
+        function: Callable[..., BuiltKernel] | str,
         target: Target,
         *,
         workers: Annotated[int, Gt(0)],
@@ -72,18 +72,19 @@ class LocalBuilder:
         raw = self._pool.submit(build_one, job, self._timeout_s)
         built: Future[Built] = Future()
         built.set_running_or_notify_cancel()
-        raw.add_done_callback(lambda done: built.set_result(_outcome(request.key, done.result())))
+        raw.add_done_callback(lambda done: built.set_result(_outcome(request, done.result())))
         return built
 
 
-def _outcome(key: str, result: object) -> Built:
+def _outcome(request: MeasureRequest, result: object) -> Built:
+    key = request.key
     match result:
         case Failure(reason="error", detail=detail):
             return Built(key, Failure("build", detail))
         case Failure():
             return Built(key, result)
-        case (Kernel() as kernel, float(seconds)):
-            return Built(key, kernel, seconds)
+        case (kernel, float(seconds)) if isinstance(kernel, BuiltKernel):
+            return Built(key, kernel, seconds, request.program)
         case _:
             return Built(key, Failure("build", f"the build function gave {type(result).__name__} instead of a kernel"))
 

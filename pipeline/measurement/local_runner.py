@@ -86,8 +86,9 @@ class LocalRunner:
         return self._files[reference.task_id]
 
     def _run(self, built: Built, files: ReferenceFiles, best_ns: float | None) -> MeasureResult:
-        if isinstance(built.outcome, Failure):
-            return MeasureResult(built.key, failure=built.outcome, build_seconds=built.seconds)
+        if not isinstance(built.outcome, Kernel):
+            failure = built.outcome if isinstance(built.outcome, Failure) else Failure("error", "it is no CPU's kernel")
+            return MeasureResult(built.key, failure=failure, build_seconds=built.seconds)
         job = BenchJob((built.outcome,), files, self._policy, best_ns)
         outcome = self._pool.submit(perform, job, self._timeout_s).result()
         return _result(built, outcome[0] if isinstance(outcome, tuple) else outcome)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from pipeline.codegen.kernel import Kernel
+from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.measurement.failure import Failure
 
 CacheState = Literal["warm", "cold"]
@@ -24,11 +24,12 @@ class MeasureRequest:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What became of a request in the builder."""
+    """What became of a request in the builder. program: that of the request, for runners that predict."""
 
     key: str
-    outcome: Kernel | Failure
+    outcome: BuiltKernel | Failure
     seconds: float = 0.0
+    program: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,7 @@ class MeasureResult:
     build_seconds  of the builder; `run_seconds` of loading, checking and timing
     cache          warm: each run finds what the last one left · cold: caches are emptied before each sample
     cut            stopped after one sample, which was far slower than the best so far
+    predicted      the samples are a model's: no clock has seen this candidate
     """
 
     key: str
@@ -79,6 +81,7 @@ class MeasureResult:
     run_seconds: float = 0.0
     cache: CacheState = "warm"
     cut: bool = False
+    predicted: bool = False
 
 
 class Builder(Protocol):

@@ -46,5 +46,5 @@ class Simulated:
     def _result(self, built: Built, samples: int) -> MeasureResult:
         outcome = built.outcome if isinstance(built.outcome, Failure) else self._formula(built.key)
         if isinstance(outcome, Failure):
-            return MeasureResult(built.key, failure=outcome)
-        return MeasureResult(built.key, samples_ns=(outcome,) * samples)
+            return MeasureResult(built.key, failure=outcome, predicted=True)
+        return MeasureResult(built.key, samples_ns=(outcome,) * samples, predicted=True)

@@ -27,7 +27,7 @@ class MaxError(_Part):
 
 
 class Latency(_Part):
-    """Of one run of the whole module, in milliseconds. samples: how many there were."""
+    """Of one run of the whole module, in milliseconds. samples: how many there were; 0: it is a model's."""
 
     median: float
     min: float
@@ -47,8 +47,26 @@ class Latency(_Part):
         )
 
 
+class KernelFacts(_Part):
+    """What is known of a GPU's kernel.
+
+    bound          the pipe that it waits for most
+    of_peak        the share of that pipe's rate that it reaches, as the model says
+    registers      of a thread, the most of its launches; spill_bytes, shared_bytes (of a block) likewise
+    launches       in one call
+    """
+
+    bound: str
+    of_peak: float
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    launches: int
+
+
 class TaskSummary(_Part):
-    """One task. weight: how often the model runs it · best_at_trial: which trial found its best, from 1; 0: untuned."""
+    """One task. weight: how often the model runs it · best_at_trial: which trial found its best, from 1; 0: untuned.
+    kernel: of a GPU's."""
 
     name: str
     weight: int
@@ -59,6 +77,7 @@ class TaskSummary(_Part):
     sketches: int
     trials: int
     best_at_trial: int
+    kernel: KernelFacts | None = None
 
 
 class PeerSummary(_Part):
@@ -71,7 +90,7 @@ class PeerSummary(_Part):
 
 
 class Machine(_Part):
-    """peak_gflops and bandwidth_gbs were measured in the run, all cores together."""
+    """peak_gflops and bandwidth_gbs were measured in the run, all cores together; those of a GPU are its maker's."""
 
     cpu: str
     cores: int

@@ -18,7 +18,7 @@ from pipeline.codegen.llvm.compile import LoadedObject
 from pipeline.codegen.llvm.link import aligned_zeros
 from pipeline.codegen.llvm.team import Team, own_cores
 from pipeline.codegen.memory import ALIGNMENT
-from pipeline.codegen.module import Port
+from pipeline.codegen.module import MemoryFigures, Port
 from pipeline.errors import UserError, listed
 from pipeline.ir.graph import Shape
 from pipeline.ir.graph_types import numpy_dtype
@@ -146,6 +146,11 @@ class Session:
     def artifact(self) -> Artifact:
         """The loaded folder: memory figures, provenance, target."""
         return self._artifact
+
+    @property
+    def memory(self) -> MemoryFigures:
+        """What it takes for intermediates."""
+        return self._artifact.memory
 
     @property
     def threads(self) -> int:

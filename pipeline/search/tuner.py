@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from pipeline.codegen.kernel import Kernel
+from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.protocol import Builder, Built, MeasureRequest, MeasureResult, Reference, Runner
@@ -109,15 +109,17 @@ class Tuner:
         strategy: Strategy, cost: CostModel, budget: Budget, reference: Callable[[Task], Reference],
         target_key: str, version: str, seed: int, clock: Callable[[], float] = time.monotonic,
         report: Callable[[Report], None] = lambda _: None, whole: Callable[[Sequence[float]], float] | None = None,
+        predicted: bool = False,
     ) -> None:  # fmt: skip
-        """whole: the seconds of the module, given those of each task; else all tasks are used, by their weights."""
+        """whole: the seconds of the module, given those of each task; else all tasks are used, by their weights.
+        predicted: the runner's times are a model's, and so are the records that are resumed."""
         self.states = list(states)
         self._whole = self._sum if whole is None else whole
         self._builder, self._runner, self._store = builder, runner, store
         self._strategy, self._cost, self._budget = strategy, cost, budget
         self._make_reference, self._references = reference, dict[str, Reference]()
         self._target_key, self._version, self._seed = target_key, version, seed
-        self._clock, self._report = clock, report
+        self._clock, self._report, self._predicted = clock, report, predicted
         self._rngs = [stream(seed, f"search/{state.task.key}") for state in self.states]
         self.trials = 0
         self.invalid = 0
@@ -131,7 +133,7 @@ class Tuner:
             return
         for state in self.states:
             sketches = {trace: number for number, trace in enumerate(state.traces)}
-            known = self._store.records(state.task.key, self._target_key, self._version)
+            known = self._store.records(state.task.key, self._target_key, self._version, predicted=self._predicted)
             for record in sorted(known, key=lambda r: (r.created, r.candidate_key)):
                 candidate = _candidate(state, sketches, record)
                 if candidate is None:
@@ -148,13 +150,14 @@ class Tuner:
                 self._cost.learn(state.history)
 
     def recall(self) -> None:
-        """Takes in, as hints, what was fastest for these tasks on any machine and with any compiler."""
+        """Takes in, as hints, what was fastest for these tasks on any machine and with any compiler: what is of our own
+        kind first, since the times of predictions and of measurements say different things."""
         if self._store is None:
             return
         for state in self.states:
             sketches = {trace: number for number, trace in enumerate(state.traces)}
             known = [r for r in self._store.everything(state.task.key) if r.latency_ns is not None]
-            known.sort(key=lambda r: (r.latency_ns or 0.0, r.candidate_key))
+            known.sort(key=lambda r: (r.predicted != self._predicted, r.latency_ns or 0.0, r.candidate_key))
             found = (_candidate(state, sketches, record) for record in known)
             different = {candidate.key: candidate for candidate in found if candidate is not None}
             state.history.hints = tuple(different.values())
@@ -200,14 +203,14 @@ class Tuner:
             except KeyboardInterrupt:
                 self.interrupted = True
 
-    def kernel(self, state: TaskState) -> Kernel | None:
+    def kernel(self, state: TaskState) -> BuiltKernel | None:
         """The best kernel of a task, built again where it was measured in an earlier run; None where nothing works."""
         for observation in state.history.ranked():
             kept = state.kernels.get(observation.candidate.key)
-            if kept is not None and isinstance(kept[1].outcome, Kernel):
+            if kept is not None and isinstance(kept[1].outcome, BuiltKernel):
                 return kept[1].outcome
             (built,) = self._build(state, [observation.candidate])
-            if isinstance(built.outcome, Kernel):
+            if isinstance(built.outcome, BuiltKernel):
                 return built.outcome
         return None
 
@@ -342,7 +345,7 @@ class Tuner:
             reason="" if seconds is not None else f"{failure.reason}: {failure.detail}" if failure else "no sample",
             samples=tuple(result.samples_ns), inner=result.inner,
             latency_ns=None if seconds is None else seconds * 1e9, max_error=result.max_absolute,
-            tolerance=result.tolerance, seed=self._seed,
+            tolerance=result.tolerance, seed=self._seed, predicted=result.predicted,
         )  # fmt: skip
 
     def _finalists(self, state: TaskState) -> None:

@@ -83,7 +83,18 @@ def test_the_file_holds_the_promised_keys(tmp_path):
     assert set(data["max_error"]) == {"absolute", "relative", "tolerance"}
     assert set(data["latency_ms"]) == {"median", "min", "p90", "samples"}
     assert set(data["tasks"][0]) == {
-        *["name", "weight", "flops", "bytes", "latency_ms", "roofline_ms", "sketches", "trials", "best_at_trial"]
+        *[
+            "name",
+            "weight",
+            "flops",
+            "bytes",
+            "latency_ms",
+            "roofline_ms",
+            "sketches",
+            "trials",
+            "best_at_trial",
+            "kernel",
+        ]
     }
     assert {"median_ms", "ratio"} <= set(data["peers"]["onnxruntime"])
     assert set(data["machine"]) == {"cpu", "cores", "vector_bits", "peak_gflops", "bandwidth_gbs"}

@@ -59,7 +59,7 @@ class _Copy:
     nbytes: int
 
 
-def link(plan: ModulePlan) -> LinkedModule:
+def link(plan: ModulePlan[Kernel]) -> LinkedModule:
     """Plans the memory, packs the constants, and compiles the main function and the team for the plan's target."""
     check_plan(plan)
     homes, copies = _outputs(plan)
@@ -95,12 +95,12 @@ def link(plan: ModulePlan) -> LinkedModule:
     )
 
 
-def _output_port(plan: ModulePlan, name: str, by_name: Mapping[str, Buffer]) -> Port:
+def _output_port(plan: ModulePlan[Kernel], name: str, by_name: Mapping[str, Buffer]) -> Port:
     root = by_name[plan.root(name)]
     return Port(name, plan.shapes.get(name, root.shape), root.dtype)
 
 
-def _outputs(plan: ModulePlan) -> tuple[dict[str, int], tuple[_Copy, ...]]:
+def _outputs(plan: ModulePlan[Kernel]) -> tuple[dict[str, int], tuple[_Copy, ...]]:
     """Which output each written buffer lives in, and the copies for outputs that are a further name of something."""
     by_name = {buffer.name: buffer for buffer in plan.buffers}
     homes: dict[str, int] = {}
@@ -114,7 +114,7 @@ def _outputs(plan: ModulePlan) -> tuple[dict[str, int], tuple[_Copy, ...]]:
     return homes, tuple(copies)
 
 
-def _lifetimes(plan: ModulePlan, homes: Mapping[str, int], copies: Sequence[_Copy]) -> tuple[Lifetime, ...]:
+def _lifetimes(plan: ModulePlan[Kernel], homes: Mapping[str, int], copies: Sequence[_Copy]) -> tuple[Lifetime, ...]:
     """When each intermediate and each workspace is alive, in numbers of calls."""
     by_name = {buffer.name: buffer for buffer in plan.buffers}
     spans: dict[str, tuple[int, int]] = {}
@@ -135,7 +135,7 @@ def _lifetimes(plan: ModulePlan, homes: Mapping[str, int], copies: Sequence[_Cop
 
 
 def _constants(
-    plan: ModulePlan, copies: Sequence[_Copy], team: bytes
+    plan: ModulePlan[Kernel], copies: Sequence[_Copy], team: bytes
 ) -> tuple[dict[tuple[int, str], str], tuple[Weight, ...], dict[str, np.ndarray]]:
     """Runs the prologues. Gives the packed buffer of each (call, argument), and layout and data of all that is kept."""
     by_name = {buffer.name: buffer for buffer in plan.buffers}
@@ -218,7 +218,7 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def _bound(plan: ModulePlan, kernel: Kernel, call: Call) -> dict[str, str]:
+def _bound(plan: ModulePlan[Kernel], kernel: Kernel, call: Call) -> dict[str, str]:
     names = (argument.name for argument in kernel.arguments if argument.role in BOUND_ROLES)
     return {argument: plan.root(name) for argument, name in zip(names, call.buffers, strict=True)}
 
@@ -236,7 +236,7 @@ class _Pointers:
 
     def __init__(
         self,
-        plan: ModulePlan,
+        plan: ModulePlan[Kernel],
         homes: Mapping[str, int],
         weights: Mapping[str, int],
         packed: Mapping[tuple[int, str], str],

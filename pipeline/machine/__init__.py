@@ -1,0 +1,1 @@
+"""What a run does differently for each kind of target."""

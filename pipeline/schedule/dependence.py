@@ -66,6 +66,8 @@ def carried(body: Stmt, axis: Axis, others: Mapping[str, Poly]) -> Carried:
     for buffer, found in accesses(body).items():
         if buffer in own or not any(access.write for access in found) or _apart(found, axis.var, ranges):
             continue
+        if _by_meaning(found, axis.var, ranges):
+            continue
         if axis.extent == Poly.of(1):
             continue
         blocks = {access.block.name: access.block for access in found}
@@ -86,6 +88,17 @@ def _apart(found: list[Access], var: str, ranges: Mapping[str, Poly]) -> bool:
         if len(fixed) == 1 and all(form is not None and separates(form, var, ranges) for form in forms):
             return True
     return False
+
+
+def _by_meaning(found: list[Access], var: str, ranges: Mapping[str, Poly]) -> bool:
+    """Whether one block stores all of it, at indices that nobody has to understand: every value of its spatial
+    iterations writes another element, and one of those that say where it stores tells the values of `var` apart."""
+    block = found[0].block
+    if len(found) != 1 or not found[0].write or not all(it.kind != "scan" for it in block.iters):
+        return False
+    used = frozenset[str]().union(*(variables(index) for index in block.indices))
+    forms = [affine_over_loops(block, it.binding) for it in block.iters if it.kind == "spatial" and it.var in used]
+    return any(form is not None and separates(form, var, ranges) for form in forms)
 
 
 def _fixed(form: Affine, var: str, ranges: Mapping[str, Poly]) -> tuple[Affine, Poly]:

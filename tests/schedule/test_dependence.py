@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.ir.program import Program
+from pipeline.ir.program_parse import from_text
 from pipeline.schedule.dependence import carried
 from pipeline.schedule.nest import axes_of, extents, loop_at
 from pipeline.schedule.steps import CacheWrite, ComputeAt, DecomposeReduction, Reorder, ReverseComputeAt, Split, Step
@@ -60,3 +61,29 @@ def test_varying_outer_loops_may_meet_where_a_fixed_one_does_not() -> None:
     assert carried(inside.body, inside.axes[0], extents(outer.axes)).kind == "none"
     assert carried(inside.body, outer.axes[0], extents(axes_of((inside,)))).kind == "none"
     assert not place.path
+
+
+def test_what_one_block_stores_at_indices_that_are_not_affine_is_told_apart_by_its_iterations() -> None:
+    program = from_text("""program turned():
+    input X: float32[6]
+    output Y: float32[3, 2]
+    body:
+        for a in serial(6):
+            block turn:
+                spatial i in range(6) = a
+                Y[i // 2, i % 2] = X[i]
+""")
+    assert kind(program, "a") == "none"
+
+
+def test_a_block_that_reads_what_it_stores_is_not_told_apart_so() -> None:
+    program = from_text("""program turned():
+    input X: float32[6]
+    output Y: float32[3, 2]
+    body:
+        for a in serial(6):
+            block turn:
+                spatial i in range(6) = a
+                Y[i // 2, i % 2] = X[i] + guard(i >= 1, Y[0, 0], 0.0:float32)
+""")
+    assert kind(program, "a") == "order"

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.codegen.cuda.kernel import Resources
 from pipeline.errors import CodegenError, UserError
 
-HEADER = "muschedule.cuh"
+HEADERS = ("muschedule.cuh", "mma.cuh")
 PACKAGES = "pip install nvidia-cuda-nvrtc cuda-python"
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v")
 
@@ -35,7 +35,7 @@ def compile_source(text: str, arch: str) -> tuple[bytes, Mapping[str, Resources]
         raise UserError(f"NVRTC cannot compile for {arch}", where="codegen.cuda",
                         why=f"It knows {', '.join('sm_' + name for name in known)}",
                         todo=f"Install another version of it: {PACKAGES}")  # fmt: skip
-    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 1, [header().encode()], [HEADER.encode()]))
+    program = _program(nvrtc, text)
     try:
         options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in OPTIONS)]
         status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
@@ -52,7 +52,7 @@ def compile_source(text: str, arch: str) -> tuple[bytes, Mapping[str, Resources]
 def compile_ptx(text: str, arch: str) -> str:
     """The PTX of the text, for a look at which instructions it uses. Raises as `compile_source` does."""
     nvrtc = load_nvrtc()
-    program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 1, [header().encode()], [HEADER.encode()]))
+    program = _program(nvrtc, text)
     try:
         options = [
             f"--gpu-architecture={arch.replace('sm_', 'compute_')}".encode(),
@@ -68,9 +68,14 @@ def compile_ptx(text: str, arch: str) -> str:
 
 
 @functools.cache
-def header() -> str:
-    """The text of the one header that kernels include."""
-    return Path(__file__).with_name(HEADER).read_text(encoding="utf-8")
+def headers() -> tuple[str, ...]:
+    """The texts of the header that kernels include, and of those that it includes."""
+    return tuple(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in HEADERS)
+
+
+def _program(nvrtc: Any, text: str) -> Any:
+    texts, names = [text.encode() for text in headers()], [name.encode() for name in HEADERS]
+    return _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(names), texts, names))
 
 
 @functools.cache

@@ -117,6 +117,20 @@ template <int WIDTH, int ITEM, int STRIDE = WIDTH> MS_FN int swizzled(int row, i
     return row * STRIDE + (column ^ (row / rows % pieces * per_piece));
 }
 
+template <typename F> MS_FN F infinity();
+template <typename F> MS_FN F nan();
+#ifdef MUSCHEDULE_HOST
+template <> MS_FN float infinity<float>() { return __builtin_inff(); }
+template <> MS_FN double infinity<double>() { return __builtin_inf(); }
+template <> MS_FN float nan<float>() { return __builtin_nanf(""); }
+template <> MS_FN double nan<double>() { return __builtin_nan(""); }
+#else
+template <> MS_FN float infinity<float>() { return __uint_as_float(0x7f800000u); }
+template <> MS_FN double infinity<double>() { return __longlong_as_double(0x7ff0000000000000ll); }
+template <> MS_FN float nan<float>() { return __uint_as_float(0x7fc00000u); }
+template <> MS_FN double nan<double>() { return __longlong_as_double(0x7ff8000000000000ll); }
+#endif
+
 // Floating point. max and min hand NaN on
 
 #define MS_FLOATS(F, S)                                                                             \
@@ -223,3 +237,5 @@ template <typename T, typename F> MS_FN T saturate(F x) {
 }
 
 }  // namespace ms
+
+#include "mma.cuh"

@@ -1,0 +1,182 @@
+"""Where the threads of a block must wait for one another: between nests of which one may touch what another wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from pipeline.ir.expr import Affine, Expr, affine, loads, substitute
+from pipeline.ir.lockstep import THREADS
+from pipeline.ir.program import PRIVATE, Alloc, Block, Loop, Seq, Stmt, walk
+
+Extent = tuple[int, int]  # first byte and the one after the last
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one nest does to one buffer in one place.
+
+    thread   the variables of its thread loops, in order, with the kind of loop and the extent
+    inner    the extents of its other loop variables
+    """
+
+    buffer: str
+    writes: bool
+    indices: tuple[Affine | None, ...]
+    thread: tuple[tuple[str, str, int], ...]
+    inner: Mapping[str, int]
+
+
+Pending = frozenset[int]  # numbers of the nests that have run since the threads last met
+
+
+def is_leaf(stmt: Stmt) -> bool:
+    """Does the statement run without a meeting of threads: a nest of threads, or code for one thread alone?"""
+    threads = [inner for inner in walk(stmt) if isinstance(inner, Loop) and inner.kind in THREADS]
+    return not threads or stmt is threads[0]
+
+
+def barriers(region: Stmt, shared: Mapping[str, Extent]) -> frozenset[int]:
+    """The ids of the nests before which the threads of a block have to meet.
+
+    region    the body of a block of the grid
+    shared    where the shared buffers lie: those that lie in one place at different times are one buffer here
+    """
+    return frozenset(_Meetings(region, shared).meetings)
+
+
+class _Meetings:
+    """Runs over a region in order, and over each loop twice, as what its end wrote its beginning may read."""
+
+    def __init__(self, region: Stmt, shared: Mapping[str, Extent]) -> None:
+        self.shared = shared
+        self.found: dict[int, tuple[Access, ...]] = {}
+        self.repeated: set[str] = set()  # variables of the loops around the nests
+        written = {stmt.buffer for stmt in walk(region) if isinstance(stmt, Block)}
+        own = {s.buffer.name for s in walk(region) if isinstance(s, Alloc) and s.buffer.name not in shared}
+        self.watched = written - own
+        self.meetings: set[int] = set()
+        self.visit(region, frozenset())
+
+    def visit(self, stmt: Stmt, pending: Pending) -> Pending:
+        """What has run since the last meeting once the statement has."""
+        if is_leaf(stmt):
+            if id(stmt) not in self.found:
+                self.found[id(stmt)] = tuple(a for a in accesses(stmt) if a.buffer in self.watched)
+            if id(stmt) in self.meetings or any(self.conflict(number, id(stmt)) for number in pending):
+                self.meetings.add(id(stmt))
+                pending = frozenset()
+            return pending | {id(stmt)}
+        match stmt:
+            case Seq(body):
+                for child in body:
+                    pending = self.visit(child, pending)
+                return pending
+            case Alloc(_, body):
+                return self.visit(body, pending)
+            case Loop(axes, body, _):
+                count = math.prod(axis.extent.value for axis in axes)
+                if not count:
+                    return pending
+                self.repeated |= {axis.var for axis in axes}
+                after = self.visit(body, pending)
+                return after if count == 1 else self.visit(body, after)
+            case Block():
+                return pending
+            case _:
+                assert_never(stmt)
+
+    def conflict(self, earlier: int, later: int) -> bool:
+        """May the later nest touch in one thread what the earlier one touched in another, one of them writing?"""
+        return any(
+            (a.writes or b.writes) and self.meet(a.buffer, b.buffer) and not _one_thread(a, b, self.repeated)
+            for a in self.found[earlier]
+            for b in self.found[later]
+        )
+
+    def meet(self, a: str, b: str) -> bool:
+        if a == b or a not in self.shared or b not in self.shared:
+            return a == b
+        return self.shared[a][0] < self.shared[b][1] and self.shared[b][0] < self.shared[a][1]
+
+
+def accesses(stmt: Stmt) -> Iterator[Access]:
+    """Of a nest, by its thread variables."""
+
+    def visit(stmt: Stmt, thread: tuple[tuple[str, str, int], ...], inner: dict[str, int]) -> Iterator[Access]:
+        match stmt:
+            case Block():
+                bindings: dict[str, Expr] = {it.var: it.binding for it in stmt.iters}
+
+                def forms(indices: tuple[Expr, ...]) -> tuple[Affine | None, ...]:
+                    return tuple(affine(substitute(index, bindings)) for index in indices)
+
+                for expr in (*(it.binding for it in stmt.iters), *stmt.where, stmt.value, *stmt.indices):
+                    for load in loads(expr):
+                        yield Access(load.buffer, False, forms(load.indices), thread, inner)
+                yield Access(stmt.buffer, True, forms(stmt.indices), thread, inner)
+            case Seq(body):
+                for child in body:
+                    yield from visit(child, thread, inner)
+            case Alloc(buffer, body):
+                skipped = buffer.name if buffer.scope in PRIVATE else None
+                yield from (access for access in visit(body, thread, inner) if access.buffer != skipped)
+            case Loop(axes, body, kind):
+                sizes = {axis.var: axis.extent.value for axis in axes}
+                if kind in THREADS:
+                    thread = (*thread, *((name, kind, extent) for name, extent in sizes.items()))
+                    yield from visit(body, thread, inner)
+                else:
+                    yield from visit(body, thread, {**inner, **sizes})
+            case _:
+                assert_never(stmt)
+
+    yield from visit(stmt, (), {})
+
+
+def _one_thread(a: Access, b: Access, repeated: set[str]) -> bool:
+    """Are elements that both touch touched by the same thread? Where both number their threads in the same way, and
+    each thread variable alone decides a dimension. The lanes of a warp that works as one are not told apart."""
+    if a.buffer != b.buffer or [t[1:] for t in a.thread] != [t[1:] for t in b.thread]:
+        return False
+    if a.thread and not any(kind == "threadIdx.x" for _, kind, _ in a.thread):
+        return False
+    return all(_decides(position, a, b, repeated) for position, (_, _, extent) in enumerate(a.thread) if extent > 1)
+
+
+def _decides(position: int, a: Access, b: Access, repeated: set[str]) -> bool:
+    """Is there a dimension in which different values of this thread variable are different places, in both alike?"""
+    for x, y in zip(a.indices, b.indices, strict=True):
+        first, second = _span(position, x, a), _span(position, y, b)
+        if first is None or second is None:
+            continue
+        (step, fixed, low, high), (other, also, least, most) = first, second
+        if any(name in repeated for name, _ in fixed):
+            continue  # the two may belong to different iterations
+        if step == other and fixed == also and max(high, most) - min(low, least) < abs(step):
+            return True
+    return False
+
+
+def _span(
+    position: int, form: Affine | None, access: Access
+) -> tuple[int, tuple[tuple[str, int], ...], int, int] | None:
+    """The step of the thread variable, the terms that are the same in all threads, and the range of the rest."""
+    if form is None:
+        return None
+    step, fixed = 0, []
+    low = high = form.constant.value
+    threads = {name: (number, extent) for number, (name, _, extent) in enumerate(access.thread)}
+    for name, poly in form.terms:
+        coefficient = poly.value
+        if name in threads and threads[name][0] == position:
+            step = coefficient
+        elif name in threads or name in access.inner:
+            extent = threads[name][1] if name in threads else access.inner[name]
+            end = coefficient * max(0, extent - 1)
+            low, high = low + min(0, end), high + max(0, end)
+        else:
+            fixed.append((name, coefficient))  # of a loop around the nest
+    return (step, tuple(fixed), low, high) if step else None

@@ -1,0 +1,288 @@
+// What the lanes of a warp do together: shuffles, matrices out of shared memory, products of tensor cores.
+//
+// Lane l of a warp is in group g = l / 4, at place p = l % 4. How tiles lie in registers (PTX instruction set, "Matrix
+// Fragments for mma"; `low to high` within a register):
+//   accumulator 16 x 8         c[0], c[1]: row g, columns 2p, 2p + 1 · c[2], c[3]: row g + 8
+//   factors of 16 bits, k 16   a[0]: row g, columns 2p, 2p + 1 · a[1]: row g + 8 · a[2], a[3]: the same, columns + 8
+//                              b[0]: rows 2p, 2p + 1, column g · b[1]: rows + 8
+//   factors of 16 bits, k 8    the first half of these
+//   factors of 8 bits, k 32    the same with 4p … 4p + 3 for 2p, 2p + 1, and 16 for the 8 of columns
+//   factors of 32 bits, k 8    the same with p for 2p, 2p + 1, and 4 for the 8 of columns
+#pragma once
+
+#ifndef MUSCHEDULE_HOST
+
+#define MS_INDEX int
+
+namespace ms {
+
+template <typename T> MS_FN T shuffle_xor(T x, int mask) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle moves one or two registers");
+    unsigned words[sizeof(T) / 4];
+    memcpy(words, &x, sizeof(T));
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); i++) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+    memcpy(&x, words, sizeof(T));
+    return x;
+}
+
+// Matrices of 8 rows of 16 bytes: lane l hands over where row l % 8 of matrix l / 8 begins (all lanes hand over a row
+// that is there). Each lane gets word p of row g of every matrix; transposed, elements 2p and 2p + 1 of column g.
+
+template <bool TRANSPOSED, typename T> MS_FN void matrices(unsigned &r, const T *rows, int i) {
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                     : "=r"(r) : "r"(shared_address(rows + i)) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                     : "=r"(r) : "r"(shared_address(rows + i)) : "memory");
+}
+template <bool TRANSPOSED, typename T> MS_FN void matrices(unsigned &r, unsigned &s, const T *rows, int i) {
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(r), "=r"(s) : "r"(shared_address(rows + i)) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                     : "=r"(r), "=r"(s) : "r"(shared_address(rows + i)) : "memory");
+}
+template <bool TRANSPOSED, typename T>
+MS_FN void matrices(unsigned &r, unsigned &s, unsigned &t, unsigned &u, const T *rows, int i) {
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r), "=r"(s), "=r"(t), "=r"(u) : "r"(shared_address(rows + i)) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r), "=r"(s), "=r"(t), "=r"(u) : "r"(shared_address(rows + i)) : "memory");
+}
+
+// c += a * b for a of 16 x k and b of k x 8
+
+#define MS_MMA_FOUR_TWO(NAME, KIND, TOTAL, LETTER)                                                              \
+    MS_FN void NAME(TOTAL (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {                            \
+        asm volatile("mma.sync.aligned." KIND " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                     : "+" LETTER(c[0]), "+" LETTER(c[1]), "+" LETTER(c[2]), "+" LETTER(c[3])                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                       \
+    }
+
+#if __CUDA_ARCH__ >= 800
+MS_MMA_FOUR_TWO(mma_m16n8k16_f16f16f32, "m16n8k16.row.col.f32.f16.f16.f32", float, "f")
+MS_MMA_FOUR_TWO(mma_m16n8k16_bf16bf16f32, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "f")
+MS_MMA_FOUR_TWO(mma_m16n8k8_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32", float, "f")
+MS_MMA_FOUR_TWO(mma_m16n8k32_s8s8s32, "m16n8k32.row.col.s32.s8.s8.s32", int, "r")
+MS_FN void mma_m16n8k16_f16f16f16(unsigned (&c)[2], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+                 : "+r"(c[0]), "+r"(c[1])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+MS_FN void mma_m16n8k8_f16f16f32(float (&c)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+#undef MS_MMA_FOUR_TWO
+
+// The word with a float rounded to the ten bits of tfloat32
+MS_FN unsigned to_tf32(float x) {
+#if __CUDA_ARCH__ >= 800
+    unsigned word;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(word) : "f"(x));
+    return word;
+#else
+    return __float_as_uint(x);
+#endif
+}
+
+}  // namespace ms
+
+#else
+
+#define MS_INDEX host::At
+
+namespace ms {
+namespace host {
+
+inline float half_of(unsigned word, int i) { return to_float(f16{static_cast<unsigned short>(word >> 16 * i)}); }
+inline float brain_of(unsigned word, int i) { return to_float(bf16{static_cast<unsigned short>(word >> 16 * i)}); }
+inline float short_of(unsigned word, int) { return float_of(word & 0xffffe000u); }  // the low 13 bits are not looked at
+inline int byte_of(unsigned word, int i) { return static_cast<signed char>(word >> 8 * i); }
+
+// The product of a whole warp: PER elements in a register, GROUPS of 4 * PER columns of a; words of a lane: C of the
+// accumulator, then those of a, then those of b
+template <int C, int PER, int GROUPS, typename T, typename F, typename R, typename W>
+inline void product(Exchange &e, F factor, R read, W write) {
+    for (int l = 0; l < 32; l++) {
+        for (int i = 0; i < C; i++) e.out[l][i] = e.in[l][i];
+        for (int element = 0; element < 4; element++) {
+            const int group = l / 4, upper = element / 2, column = l % 4 * 2 + element % 2;
+            T total = read(e.in[l], element);
+            for (int k = 0; k < GROUPS * 4 * PER; k++) {
+                const int half = k / (4 * PER), place = k / PER % 4;
+                const unsigned a = e.in[group * 4 + place][C + 2 * half + upper];
+                const unsigned b = e.in[column * 4 + place][C + 2 * GROUPS + half];
+                total += static_cast<T>(factor(a, k % PER)) * static_cast<T>(factor(b, k % PER));
+            }
+            write(e.out[l], element, total);
+        }
+    }
+}
+
+inline float read_float(const unsigned *c, int i) { return float_of(c[i]); }
+inline void write_float(unsigned *c, int i, float x) { c[i] = bits_of(x); }
+inline int read_int(const unsigned *c, int i) { return static_cast<int>(c[i]); }
+inline void write_int(unsigned *c, int i, int x) { c[i] = static_cast<unsigned>(x); }
+inline float read_half(const unsigned *c, int i) { return half_of(c[i / 2], i % 2); }
+inline void write_half(unsigned *c, int i, float x) {
+    const unsigned shift = 16 * (i % 2);
+    c[i / 2] = (c[i / 2] & ~(0xffffu << shift)) | static_cast<unsigned>(to<f16>(x).bits) << shift;
+}
+
+inline void product_f16(Exchange &e) { product<4, 2, 2, float>(e, half_of, read_float, write_float); }
+inline void product_bf16(Exchange &e) { product<4, 2, 2, float>(e, brain_of, read_float, write_float); }
+inline void product_f16_short(Exchange &e) { product<4, 2, 1, float>(e, half_of, read_float, write_float); }
+inline void product_tf32(Exchange &e) { product<4, 1, 2, float>(e, short_of, read_float, write_float); }
+inline void product_s8(Exchange &e) { product<4, 4, 2, int>(e, byte_of, read_int, write_int); }
+inline void product_half(Exchange &e) { product<2, 2, 2, float>(e, half_of, read_half, write_half); }
+
+template <int C, int A, int B, typename T>
+MS_FN void multiply(T (&c)[C], const unsigned (&a)[A], const unsigned (&b)[B], const char *name,
+                    void (*compute)(Exchange &), int line) {
+    unsigned in[C + A + B], out[C];
+    __builtin_memcpy(in, c, sizeof(c));
+    __builtin_memcpy(in + C, a, sizeof(a));
+    __builtin_memcpy(in + C + A, b, sizeof(b));
+    collective<C + A + B, C>(name, in, out, compute, line);
+    __builtin_memcpy(c, out, sizeof(c));
+}
+
+// Row r of matrix m is what lane 8m + r handed over
+template <int N> inline void hand_out(Exchange &e) {
+    for (int l = 0; l < 32; l++)
+        for (int m = 0; m < N; m++) e.out[l][m] = e.in[8 * m + l / 4][l % 4];
+}
+template <int N> inline void hand_out_transposed(Exchange &e) {
+    for (int l = 0; l < 32; l++) {
+        for (int m = 0; m < N; m++) {
+            const int column = l / 4, row = l % 4 * 2;
+            const unsigned low = e.in[8 * m + row][column / 2] >> 16 * (column % 2) & 0xffff;
+            const unsigned high = e.in[8 * m + row + 1][column / 2] >> 16 * (column % 2) & 0xffff;
+            e.out[l][m] = low | high << 16;
+        }
+    }
+}
+template <bool TRANSPOSED, int N, typename A> MS_FN void load_matrices(unsigned (&r)[N], const A &rows, At i) {
+    unsigned row[4] = {0, 0, 0, 0};
+    if (ms_current.lane < 8 * N) matrix_row(rows, i, row);
+    collective<4, N>("ldmatrix", row, r, TRANSPOSED ? hand_out_transposed<N> : hand_out<N>, i.line);
+}
+
+}  // namespace host
+
+#define MS_MMA(NAME, TOTAL, C, A, B, COMPUTE)                                                                          \
+    MS_FN void NAME(TOTAL (&c)[C], const unsigned (&a)[A], const unsigned (&b)[B], int line = __builtin_LINE()) {      \
+        host::multiply(c, a, b, #NAME, host::COMPUTE, line);                                                           \
+    }
+MS_MMA(mma_m16n8k16_f16f16f32, float, 4, 4, 2, product_f16)
+MS_MMA(mma_m16n8k16_bf16bf16f32, float, 4, 4, 2, product_bf16)
+MS_MMA(mma_m16n8k16_f16f16f16, unsigned, 2, 4, 2, product_half)
+MS_MMA(mma_m16n8k8_f16f16f32, float, 4, 2, 1, product_f16_short)
+MS_MMA(mma_m16n8k8_tf32, float, 4, 4, 2, product_tf32)
+MS_MMA(mma_m16n8k32_s8s8s32, int, 4, 4, 2, product_s8)
+#undef MS_MMA
+
+template <bool TRANSPOSED, typename A> MS_FN void matrices(unsigned &r, const A &rows, host::At i) {
+    unsigned words[1];
+    host::load_matrices<TRANSPOSED>(words, rows, i);
+    r = words[0];
+}
+template <bool TRANSPOSED, typename A> MS_FN void matrices(unsigned &r, unsigned &s, const A &rows, host::At i) {
+    unsigned words[2];
+    host::load_matrices<TRANSPOSED>(words, rows, i);
+    r = words[0], s = words[1];
+}
+template <bool TRANSPOSED, typename A>
+MS_FN void matrices(unsigned &r, unsigned &s, unsigned &t, unsigned &u, const A &rows, host::At i) {
+    unsigned words[4];
+    host::load_matrices<TRANSPOSED>(words, rows, i);
+    r = words[0], s = words[1], t = words[2], u = words[3];
+}
+
+MS_FN unsigned to_tf32(float x) {
+    const unsigned bits = host::bits_of(x);
+    return x != x || (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
+}
+
+}  // namespace ms
+
+#endif
+
+namespace ms {
+
+// Whole fragments out of shared memory, several neighbours at once where a fragment has fewer than four registers
+
+template <typename A> MS_FN void ldmatrix_x1(unsigned (&r)[1], const A &rows, MS_INDEX i) {
+    matrices<false>(r[0], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x1_trans(unsigned (&r)[1], const A &rows, MS_INDEX i) {
+    matrices<true>(r[0], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x2(unsigned (&r)[2], const A &rows, MS_INDEX i) {
+    matrices<false>(r[0], r[1], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x2_trans(unsigned (&r)[2], const A &rows, MS_INDEX i) {
+    matrices<true>(r[0], r[1], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x4(unsigned (&r)[4], const A &rows, MS_INDEX i) {
+    matrices<false>(r[0], r[1], r[2], r[3], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x4_trans(unsigned (&r)[4], const A &rows, MS_INDEX i) {
+    matrices<true>(r[0], r[1], r[2], r[3], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x2(unsigned (&r)[1], unsigned (&s)[1], const A &rows, MS_INDEX i) {
+    matrices<false>(r[0], s[0], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x2_trans(unsigned (&r)[1], unsigned (&s)[1], const A &rows, MS_INDEX i) {
+    matrices<true>(r[0], s[0], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x4(unsigned (&r)[2], unsigned (&s)[2], const A &rows, MS_INDEX i) {
+    matrices<false>(r[0], r[1], s[0], s[1], rows, i);
+}
+template <typename A> MS_FN void ldmatrix_x4_trans(unsigned (&r)[2], unsigned (&s)[2], const A &rows, MS_INDEX i) {
+    matrices<true>(r[0], r[1], s[0], s[1], rows, i);
+}
+
+// Several elements in one register, the first in the low bits
+
+MS_FN unsigned pack(f16 x, f16 y) { return x.bits | static_cast<unsigned>(y.bits) << 16; }
+MS_FN unsigned pack(bf16 x, bf16 y) { return x.bits | static_cast<unsigned>(y.bits) << 16; }
+MS_FN unsigned pack(signed char x, signed char y, signed char z, signed char w) {
+    return static_cast<unsigned char>(x) | static_cast<unsigned char>(y) << 8 | static_cast<unsigned char>(z) << 16 |
+           static_cast<unsigned>(static_cast<unsigned char>(w)) << 24;
+}
+template <typename T> MS_FN T unpack(unsigned word, int i) {
+    static_assert(sizeof(T) == 2, "of a register with two halves");
+    return T{static_cast<unsigned short>(word >> 16 * i)};
+}
+
+// Over the four lanes that share the rows of an accumulator, and over the whole warp. max and min hand NaN on
+
+template <typename T> MS_FN T larger(T x, T y) { return x > y || x != x ? x : y; }
+template <typename T> MS_FN T smaller(T x, T y) { return x < y || x != x ? x : y; }
+
+#define MS_ACROSS(NAME, FIRST, COMBINED)                                 \
+    template <typename T> MS_FN T NAME(T x) {                            \
+        _Pragma("unroll") for (int mask = FIRST; mask > 0; mask /= 2) {  \
+            const T y = shuffle_xor(x, mask);                            \
+            x = COMBINED;                                                \
+        }                                                                \
+        return x;                                                        \
+    }
+MS_ACROSS(quad_sum, 2, x + y)
+MS_ACROSS(quad_max, 2, larger(x, y))
+MS_ACROSS(quad_min, 2, smaller(x, y))
+MS_ACROSS(warp_sum, 16, x + y)
+MS_ACROSS(warp_max, 16, larger(x, y))
+MS_ACROSS(warp_min, 16, smaller(x, y))
+#undef MS_ACROSS
+
+}  // namespace ms

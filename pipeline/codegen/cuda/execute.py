@@ -1,0 +1,256 @@
+"""Execution of emitted CUDA source on the CPU, which finds what CUDA leaves undefined and counts what it would cost.
+
+The text of the kernel itself is compiled by a C++ compiler of this host under the host body of the header, and its
+threads run on a machine (machine.cpp) that watches every access to global and shared memory.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from pipeline.codegen.cuda.execute_build import compile_for_host, find_compiler, granule
+from pipeline.codegen.cuda.execute_machine import Machine, names_of, whole_grid
+from pipeline.codegen.cuda.execution import Execution, Fault, LaunchCounts
+from pipeline.codegen.cuda.kernel import CudaSource, Launch
+from pipeline.codegen.kernel import Argument
+from pipeline.errors import CodegenError, UserError
+from pipeline.ir.graph_types import FLOATS, numpy_dtype
+
+Block = tuple[int, int, int]
+BlockChoice = Callable[[Launch], Sequence[Block] | None]
+WorkspaceSource = Callable[[Launch], Mapping[str, np.ndarray]]
+
+BUDGET = 2_000_000_000  # accesses and barriers of one execution, of all threads together
+WHOLE_SECONDS = 2.0  # a launch that others need runs whole where that is not expected to take longer
+_PATTERN = b"\xa5\x5a\xc3\x3c\x96\x69\xf0\x0f"
+_LOCK = threading.Lock()  # the machine's library has one state
+
+
+class Pool(Protocol):
+    """Worker processes: `pipeline.measurement.pool.WorkerPool`."""
+
+    def submit(self, function: Callable[..., object] | str, argument: object, timeout_s: float) -> Future[object]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecuteJob:
+    """What a worker is asked for; all of it can be pickled. blocks: of each launch, or None for all of them."""
+
+    source: CudaSource
+    arrays: Mapping[str, np.ndarray]
+    blocks: tuple[tuple[Block, ...] | None, ...] | None = None
+    count: bool = True
+    check: bool = True
+    budget: int = BUDGET
+
+
+def execute(
+    source: CudaSource,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    blocks: BlockChoice | None = None,
+    count: bool = True,
+    check: bool = True,
+    workspaces: WorkspaceSource | None = None,
+    budget: int = BUDGET,
+    pool: Pool | None = None,
+    timeout_s: float = 60.0,
+) -> Execution:
+    """Run all launches of a kernel in order: the prologue first, then the others.
+
+    arrays      inputs and constants by name; packed arguments too, which then need no prologue
+    blocks      which blocks (x, y, z) of a launch run; None, or its answer None: all. The prologue always runs whole.
+                A launch that writes a workspace for a later one runs whole where that takes no more than two seconds
+                (by the time of the chosen blocks), or where there is no other source of its values
+    workspaces  gives the values of the workspaces that a launch writes, for those that only ran in part
+    count       count accesses · check: look for races, unwritten elements and copies in flight. Without both, only
+                bounds, alignment, barriers and collectives are checked
+    budget      accesses and barriers of all threads, after which the kernel counts as endless
+    pool        run in a worker process, in which a crash or an endless loop costs this call only: it becomes a fault.
+                Values of workspaces must then come from whole launches
+
+    Raises UserError where there is no C++ compiler, CodegenError where it refuses the source, or where an array is
+    missing or does not fit.
+    """
+    if pool is not None:
+        chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)
+        job = ExecuteJob(source, arrays, chosen, count, check, budget)
+        answer = pool.submit(perform, job, timeout_s).result()
+        return answer if isinstance(answer, Execution) else _crashed(source, answer)
+    compiler = find_compiler()
+    if compiler is None:
+        raise UserError("there is no C++ compiler to run emitted kernels with", where="codegen.cuda",
+                        why="neither $CXX nor c++, g++ or clang++ was found on the path",
+                        todo="Install g++ or clang++, or execute the program by LLVM (execute_by_llvm)")  # fmt: skip
+    libraries = compile_for_host(source, compiler)
+    start = time.perf_counter()
+    with _LOCK:
+        run = _Run(source, arrays, Machine(libraries, checked=check, counted=count, budget=budget), count)
+        run.prologue()
+        for number in range(len(source.launches)):
+            if run.sound:
+                run.launch(number, blocks, workspaces)
+        return replace(run.result(), seconds=time.perf_counter() - start)
+
+
+def perform(job: ExecuteJob) -> Execution:
+    """What a worker process does."""
+    choice: BlockChoice | None = None
+    if job.blocks is not None:
+        by_launch = dict(zip(job.source.launches, job.blocks, strict=True))
+        choice = by_launch.__getitem__
+    return execute(job.source, job.arrays, blocks=choice, count=job.count, check=job.check, budget=job.budget)
+
+
+class _Run:
+    """The arrays of one execution, and what it found so far."""
+
+    def __init__(self, source: CudaSource, arrays: Mapping[str, np.ndarray], machine: Machine, count: bool) -> None:
+        self._source, self._machine, self._count = source, machine, count
+        self._lines = source.source.splitlines()
+        self._granule = granule(source)
+        self._faults: list[Fault] = []
+        self._counts: list[LaunchCounts] = []
+        self._given = {a.name for a in source.arguments if a.role == "packed" and a.name in arrays}
+        self.sound = self._whole = True
+        self._arrays: dict[str, np.ndarray] = {}
+        for argument in source.arguments:
+            given = argument.role in ("input", "constant") or argument.name in self._given
+            array = _given(argument, arrays) if given else spoiled(argument)
+            self._arrays[argument.name] = array
+            machine.argument(argument.name, array, tracked=argument.role not in ("input", "constant"), written=given)
+
+    def prologue(self) -> None:
+        packed = {a.name for a in self._source.arguments if a.role == "packed"}
+        if packed <= self._given and packed:
+            return
+        for launch in self._source.prologue:
+            if self.sound:
+                self._perform(launch, whole_grid(launch))
+                self._note(launch, int(np.prod(launch.grid)))
+
+    def launch(self, number: int, blocks: BlockChoice | None, workspaces: WorkspaceSource | None) -> None:
+        launch = self._source.launches[number]
+        every = whole_grid(launch)
+        chosen = None if blocks is None else blocks(launch)
+        if chosen is None or len(chosen) >= len(every):
+            self._perform(launch, every)
+            self._note(launch, len(every))
+            return
+        some = _checked_blocks(launch, chosen)
+        start = time.perf_counter()
+        self._perform(launch, some)
+        needed = self._needed_later(number)
+        ran = len(some)
+        if needed and self.sound:
+            expected = (time.perf_counter() - start) / max(1, len(some)) * len(every)
+            if workspaces is None or expected <= WHOLE_SECONDS:
+                done = {tuple(row) for row in some.tolist()}
+                rest = np.array([row for row in every.tolist() if tuple(row) not in done], np.int32).reshape(-1, 3)
+                self._note(launch, ran)
+                self._perform(launch, rest)
+                ran = len(rest)
+            else:
+                self._whole = False
+                values = workspaces(launch)
+                for name in needed:
+                    self._arrays[name][...] = _fitting(self._argument(name), values)
+                    self._machine.fill(name)
+        else:
+            self._whole = False
+        self._note(launch, ran)
+
+    def result(self) -> Execution:
+        outputs = {a.name: self._arrays[a.name] for a in self._source.arguments if a.role == "output"}
+        others = {a.name: self._arrays[a.name] for a in self._source.arguments if a.role in ("packed", "workspace")}
+        written = {name: self._machine.written(name) for name in outputs}
+        return Execution(
+            outputs, written, tuple(self._faults), tuple(self._counts), others, whole=self._whole and self.sound
+        )
+
+    def _perform(self, launch: Launch, blocks: np.ndarray) -> None:
+        self.sound = self._machine.launch(launch, blocks, self._granule) and self.sound
+
+    def _note(self, launch: Launch, blocks: int) -> None:
+        self._faults += self._machine.faults(launch, self._lines)
+        if self._count:
+            self._counts.append(self._machine.counts(launch, blocks))
+
+    def _argument(self, name: str) -> Argument:
+        return next(argument for argument in self._source.arguments if argument.name == name)
+
+    def _needed_later(self, number: int) -> tuple[str, ...]:
+        """Workspaces that this launch writes and a later one takes."""
+        launch, later = self._source.launches[number], self._source.launches[number + 1 :]
+        roles = {argument.name: argument.role for argument in self._source.arguments}
+        taken = {name for other in later for name in other.arguments}
+        return tuple(
+            name for name in written_arguments(self._source, launch) if roles[name] == "workspace" and name in taken
+        )
+
+
+def written_arguments(source: CudaSource, launch: Launch) -> tuple[str, ...]:
+    """The arguments that a launch may write, by how its function declares them."""
+    head = re.search(rf"\b{re.escape(launch.symbol)}\s*\(((?:[^()]|\([^()]*\))*)\)", source.source)
+    if head is None:
+        raise CodegenError("the source lacks a function", where=launch.symbol)
+    kinds = re.findall(r"\b(MS_IN|MS_OUT|MS_INOUT)\s*\(", head.group(1))
+    return tuple(name for name, kind in zip(launch.arguments, kinds, strict=True) if kind != "MS_IN")
+
+
+def spoiled(argument: Argument) -> np.ndarray:
+    """An array of what no kernel should leave: NaN, or a pattern for integers."""
+    kind = numpy_dtype(argument.dtype)
+    size = int(np.prod(argument.shape, dtype=np.int64))
+    if argument.dtype == "bool":
+        return np.resize(np.array([True, False, False]), argument.shape)
+    if argument.dtype in FLOATS:
+        return np.full(size * kind.itemsize, 0xFF, np.uint8).view(kind).reshape(argument.shape)
+    return np.resize(np.frombuffer(_PATTERN, np.uint8), size * kind.itemsize).view(kind).reshape(argument.shape)
+
+
+def _given(argument: Argument, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A copy of the caller's array, which a faulty kernel may change."""
+    return np.array(_fitting(argument, arrays), order="C", copy=True)
+
+
+def _fitting(argument: Argument, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    if argument.name not in arrays:
+        raise CodegenError(
+            "an argument of the kernel is missing", where=argument.name, why=f"given: {names_of(arrays)}"
+        )
+    array = np.asarray(arrays[argument.name])
+    if array.shape != argument.shape or array.dtype != numpy_dtype(argument.dtype):
+        wanted = f"{argument.dtype}{list(argument.shape)}"
+        raise CodegenError("an array does not fit the kernel", where=argument.name,
+                           why=f"{array.dtype}{list(array.shape)} given, {wanted} wanted")  # fmt: skip
+    return array
+
+
+def _checked_blocks(launch: Launch, chosen: Sequence[Block]) -> np.ndarray:
+    blocks = np.array(sorted(set(map(tuple, chosen))), np.int32).reshape(-1, 3)
+    if ((blocks < 0) | (blocks >= launch.grid)).any():
+        raise CodegenError(
+            "a chosen block lies outside of the grid", where=launch.symbol, why=f"the grid is {launch.grid}"
+        )
+    return blocks
+
+
+def _listed(chosen: Sequence[Block] | None) -> tuple[Block, ...] | None:
+    return None if chosen is None else tuple(chosen)
+
+
+def _crashed(source: CudaSource, answer: object) -> Execution:
+    """A worker's failure as a fault."""
+    reason = f"{getattr(answer, 'reason', 'error')}: {getattr(answer, 'detail', answer)}"
+    outputs = {a.name: spoiled(a) for a in source.arguments if a.role == "output"}
+    nothing = {name: np.zeros(array.shape, np.bool_) for name, array in outputs.items()}
+    return Execution(outputs, nothing, (Fault("crash", source.symbol, text=reason, line=0),), whole=False)

@@ -1,0 +1,109 @@
+"""Kernels as libraries of this host: the emitted text under the host body of the header, compiled by a C++ compiler."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.codegen.cuda.kernel import CudaSource
+from pipeline.errors import CodegenError
+
+HERE = Path(__file__).resolve().parent
+MACHINE = "machine.cpp"
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w")
+SECONDS = 120.0
+_SHOWN_LINES = 12  # of what the compiler says, in an error
+_SIZES = {"bool": 1, "char": 1, "i8": 1, "u8": 1, "short": 2, "f16": 2, "bf16": 2, "u16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class HostLibraries:
+    """Paths of the machine's library and of the kernel's, which needs the first."""
+
+    machine: Path
+    kernel: Path
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Where this process keeps what it compiled; removed when it ends."""
+    return tempfile.TemporaryDirectory(prefix="muschedule-host-")
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler that $CXX names, or else the first of the usual names on the path; None: there is none."""
+    named = os.environ.get("CXX", "")
+    for name in (*named.split()[:1], *COMPILERS):
+        if found := shutil.which(name):
+            return found
+    return None
+
+
+def compile_for_host(source: CudaSource, compiler: str, *, level: int = 1) -> HostLibraries:
+    """The libraries, made once in this process for each text. Raises CodegenError where the compiler refuses it."""
+    return HostLibraries(
+        machine_library(compiler), _kernel_library(host_text(source), granule(source), compiler, level)
+    )
+
+
+def host_text(source: CudaSource) -> str:
+    """The kernel's text, whose lines keep their numbers, and a function for each launch that takes its arguments as
+    a list."""
+    launches = {launch.symbol: launch for launch in (*source.prologue, *source.launches)}
+    calls = []
+    for symbol, launch in launches.items():
+        given = ", ".join(f"a[{number}]" for number in range(len(launch.arguments)))
+        calls.append(f'extern "C" void ms_call_{symbol}(ms::host::Region **a) {{ {symbol}({given}); }}\n')
+    return source.source + "\n" + "".join(calls)
+
+
+def granule(source: CudaSource) -> int:
+    """Bytes of the smallest element of any array in shared memory: who touched what is kept for pieces of this size."""
+    types = re.findall(r"MS_SHARED\(\s*([^,]+),", source.source)
+    return min((_SIZES.get(re.split(r"[\s:]+", name.strip())[-1], 4) for name in types), default=4)
+
+
+@functools.cache
+def machine_library(compiler: str) -> Path:
+    """The library of the machine itself."""
+    path = Path(_folder().name) / f"machine-{_name(compiler)}.so"
+    _compile(compiler, HERE / MACHINE, path, ("-O2",))
+    return path
+
+
+@functools.lru_cache(maxsize=64)
+def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
+    name = _name(text, str(granule), compiler, str(level))
+    folder = Path(_folder().name)
+    written = folder / f"kernel-{name}.cpp"
+    written.write_text(text, encoding="utf-8")
+    path = folder / f"kernel-{name}.so"
+    undefined = ("-undefined", "dynamic_lookup") if os.uname().sysname == "Darwin" else ()
+    _compile(compiler, written, path, (f"-O{level}", "-DMUSCHEDULE_HOST", "-I", str(HERE), *undefined))
+    return path
+
+
+def _compile(compiler: str, source: Path, path: Path, flags: tuple[str, ...]) -> None:
+    command = [compiler, *FLAGS, *flags, str(source), "-o", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CodegenError("the C++ compiler of this host could not be run", where=compiler, why=str(error),
+                           todo="Set CXX to another one") from error  # fmt: skip
+    if done.returncode:
+        shown = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
+        raise CodegenError(
+            "the C++ compiler of this host refuses the source", where=source.name, why=f"{compiler}:\n{shown}"
+        )
+
+
+def _name(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]

@@ -1,0 +1,203 @@
+// What accesses cost: those that the lanes of a warp make at one place of the text are one instruction.
+// Part of machine.cpp.
+
+constexpr int LOG = 2048, LINES = 8192;
+
+struct Note {
+    long long offset;
+    uint32_t site;
+    uint16_t line, region : 10, access : 3, size : 3;  // size: bytes as a power of two
+};
+
+// requests: instructions of a warp · sectors: of 32 bytes (global) · bytes: that its lanes asked for ·
+// wavefronts: turns that shared memory takes · ideal: turns without bank conflicts
+struct Traffic {
+    long long requests, sectors, bytes, wavefronts, ideal;
+    void add(const Traffic &t) {
+        requests += t.requests, sectors += t.sectors, bytes += t.bytes, wavefronts += t.wavefronts, ideal += t.ideal;
+    }
+};
+
+struct Group {
+    Note first;
+    uint32_t lanes, ordinal;
+    long long offset[32];
+};
+
+static struct Counter {
+    int length[32];
+    Note log[32][LOG];  // of the warp that runs
+    Traffic region[REGIONS][2];
+    Traffic line[LINES];
+    long long instructions[5][2];  // by access, and global or shared
+    Group *groups;
+    int group_capacity;
+    int *table;
+    int table_capacity;
+} counter;
+
+// The distinct values of a few, which move to the front
+static int distinct(long long *values, int count) {
+    int different = 0;
+    for (int i = 0; i < count; i++) {
+        int j = different;
+        while (j > 0 && values[j - 1] != values[i]) j--;
+        if (j == 0) values[different++] = values[i];
+    }
+    return different;
+}
+
+// The most pieces that one bank has to give; `banks` of them, a power of two
+static int busiest_bank(long long *pieces, int count, int banks) {
+    long long first[32];
+    uint32_t used = 0;
+    bool twice = false;
+    for (int i = 0; i < count && !twice; i++) {
+        const int bank = pieces[i] & (banks - 1);
+        twice = used >> bank & 1 && first[bank] != pieces[i];
+        first[bank] = pieces[i];
+        used |= 1u << bank;
+    }
+    if (!twice) return 1;
+    int load[32] = {}, most = 0;
+    count = distinct(pieces, count);
+    for (int i = 0; i < count; i++) {
+        const int bank = pieces[i] & (banks - 1);
+        if (++load[bank] > most) most = load[bank];
+    }
+    return most;
+}
+
+static int count_sectors(long long *sectors, int count) {
+    int changes = 1;
+    for (int i = 1; i < count; i++) {
+        if (sectors[i] < sectors[i - 1]) return distinct(sectors, count);
+        changes += sectors[i] != sectors[i - 1];
+    }
+    return changes;
+}
+
+static void count_group(const Note &note, uint32_t lanes, const long long *offset) {
+    const Region &r = m.region[note.region];
+    const int bytes = 1 << note.size;
+    const bool write = note.access == WRITE || note.access == COPY_TARGET;
+    Traffic t = {1, 0, bytes * __builtin_popcount(lanes), 0, 0};
+    long long seen[32];
+    if (r.shared) {
+        const int unit = bytes < 4 ? 4 : bytes, shift = __builtin_ctz(unit), turn = 128 / unit;
+        for (int begin = 0; begin < 32; begin += turn) {  // `turn` lanes are served together
+            uint32_t part = lanes >> begin & (turn == 32 ? ~0u : (1u << turn) - 1);
+            int count = 0;
+            for (; part; part &= part - 1) seen[count++] = (r.base + offset[begin + __builtin_ctz(part)]) >> shift;
+            if (!count) continue;
+            t.wavefronts += busiest_bank(seen, count, turn);
+            t.ideal++;
+        }
+    } else {
+        int count = 0;
+        for (; lanes; lanes &= lanes - 1) seen[count++] = offset[__builtin_ctz(lanes)] >> 5;
+        t.sectors = count_sectors(seen, count);
+    }
+    counter.region[note.region][write].add(t);
+    counter.line[note.line < LINES ? note.line : 0].add(t);
+    counter.instructions[note.access][r.shared]++;
+}
+
+static bool same_instruction(const Note &a, const Note &b) {
+    return a.site == b.site && a.region == b.region && a.access == b.access && a.size == b.size;
+}
+
+// Lanes went different ways: the n-th access of a lane at a place goes with the n-th of the others there
+static void flush_divergent() {
+    int total = 0, count = 0;
+    for (int lane = 0; lane < 32; lane++) total += counter.length[lane];
+    if (counter.group_capacity < total) {
+        counter.group_capacity = total;
+        counter.groups = static_cast<Group *>(realloc(counter.groups, total * sizeof(Group)));
+    }
+    int slots = 64;
+    while (slots < 2 * total) slots *= 2;
+    if (counter.table_capacity < slots) {
+        counter.table_capacity = slots;
+        counter.table = static_cast<int *>(realloc(counter.table, slots * sizeof(int)));
+    }
+    memset(counter.table, 0xff, slots * sizeof(int));
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < counter.length[lane]; i++) {
+            const Note &note = counter.log[lane][i];
+            for (uint32_t ordinal = 0;; ordinal++) {
+                uint32_t h = (note.site * 31 + note.access) * 2654435761u ^ ordinal * 40503u;
+                h ^= h >> 15;
+                int slot = h & (slots - 1);
+                while (counter.table[slot] >= 0) {
+                    const Group &g = counter.groups[counter.table[slot]];
+                    if (g.ordinal == ordinal && same_instruction(g.first, note)) break;
+                    slot = (slot + 1) & (slots - 1);
+                }
+                if (counter.table[slot] < 0) {
+                    counter.groups[count].first = note;
+                    counter.groups[count].lanes = 0;
+                    counter.groups[count].ordinal = ordinal;
+                    counter.table[slot] = count++;
+                }
+                Group &g = counter.groups[counter.table[slot]];
+                if (g.lanes >> lane & 1) continue;
+                g.lanes |= 1u << lane;
+                g.offset[lane] = note.offset;
+                break;
+            }
+        }
+    for (int i = 0; i < count; i++) count_group(counter.groups[i].first, counter.groups[i].lanes, counter.groups[i].offset);
+}
+
+// Counts what the warp that runs has done since the last time; its lanes all wait
+static void flush() {
+    int longest = 0, leader = -1;
+    uint32_t lanes = 0;
+    bool uniform = true;
+    for (int lane = 0; lane < 32; lane++) {
+        if (!counter.length[lane]) continue;
+        lanes |= 1u << lane;
+        if (leader < 0) leader = lane, longest = counter.length[lane];
+        uniform = uniform && counter.length[lane] == longest;
+    }
+    if (!lanes) return;
+    for (int i = 0; i < longest && uniform; i++)
+        for (uint32_t rest = lanes; rest; rest &= rest - 1)
+            if (!same_instruction(counter.log[leader][i], counter.log[__builtin_ctz(rest)][i])) {
+                uniform = false;
+                break;
+            }
+    if (uniform) {
+        long long offset[32];
+        for (int i = 0; i < longest; i++) {
+            for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+                const int lane = __builtin_ctz(rest);
+                offset[lane] = counter.log[lane][i].offset;
+            }
+            count_group(counter.log[leader][i], lanes, offset);
+        }
+    } else {
+        flush_divergent();
+    }
+    memset(counter.length, 0, sizeof counter.length);
+}
+
+static void leave();
+
+static void note(Region *r, long long offset, int bytes, int access, int line, void *site) {
+    const int lane = ms_current.lane;
+    if (counter.length[lane] == LOG) {  // wait until the others have got so far
+        Warp &warp = m.warp[ms_current.warp];
+        warp.full |= 1u << lane;
+        warp.runnable &= ~(1u << lane);
+        leave();
+    }
+    Note &n = counter.log[lane][counter.length[lane]++];
+    n.offset = offset;
+    n.site = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(site));
+    n.line = line;
+    n.region = r->number;
+    n.access = access;
+    n.size = __builtin_ctz(bytes);
+}

@@ -1,53 +1,12 @@
-"""The instructions that compute a small nest at once: their names, what they need of a CPU, and what they compute."""
+"""The instructions that compute a small nest at once, by name: those of CPUs, and those of the warps of GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from pipeline.ir.program import Block, Loop, Program
 from pipeline.ir.program_parse import from_text
-from pipeline.ir.target import Target
-from pipeline.schedule.nest import axes_in, blocks_in
-
-
-@dataclass(frozen=True, slots=True)
-class Intrinsic:
-    """An instruction that does what an ordinary nest does.
-
-    name          by which `Tensorize` and the code generator know it
-    features      of the target: all of one of these groups make the instruction available
-    description   what it computes: a program of one nest around one block, whose buffers are the operands
-    """
-
-    name: str
-    features: tuple[tuple[str, ...], ...]
-    description: Program
-
-    @property
-    def loop(self) -> Loop:
-        """The nest of the description."""
-        (found,) = self.description.body.body
-        assert isinstance(found, Loop)
-        return found
-
-    @property
-    def block(self) -> Block:
-        """The one block of the description."""
-        (found,) = blocks_in(self.loop)
-        return found
-
-    @property
-    def extents(self) -> tuple[int, ...]:
-        """Those of the loops, outermost first."""
-        return tuple(axis.extent.value for axis in axes_in(self.loop))
-
-    def lacking(self, target: Target) -> str | None:
-        """Why the target cannot execute it."""
-        if any(set(group) <= set(target.features) for group in self.features):
-            return None
-        wanted = " or ".join(" ".join(group) for group in self.features)
-        return f"{target.name} has not the features {wanted} that {self.name} needs"
+from pipeline.schedule.intrinsic import Intrinsic
+from pipeline.schedule.intrinsics_mma import MMA
 
 
 def _dot(name: str, lanes: int, left: str, right: str, features: tuple[tuple[str, ...], ...]) -> Intrinsic:
@@ -67,11 +26,12 @@ def _dot(name: str, lanes: int, left: str, right: str, features: tuple[tuple[str
     return Intrinsic(name, features, from_text(text))
 
 
-INTRINSICS: Mapping[str, Intrinsic] = {
-    intrinsic.name: intrinsic
-    for intrinsic in (
-        _dot("avx512vnni.dot_u8i8i32", 16, "uint8", "int8", (("+avx512f", "+avx512vnni"),)),
-        _dot("avxvnni.dot_u8i8i32", 8, "uint8", "int8", (("+avxvnni",), ("+avx512vl", "+avx512vnni"))),
-        _dot("neon.dot_i8i8i32", 4, "int8", "int8", (("+dotprod",),)),
-    )
-}
+DOTS: tuple[Intrinsic, ...] = (
+    _dot("avx512vnni.dot_u8i8i32", 16, "uint8", "int8", (("+avx512f", "+avx512vnni"),)),
+    _dot("avxvnni.dot_u8i8i32", 8, "uint8", "int8", (("+avxvnni",), ("+avx512vl", "+avx512vnni"))),
+    _dot("neon.dot_i8i8i32", 4, "int8", "int8", (("+dotprod",),)),
+)
+
+INTRINSICS: Mapping[str, Intrinsic] = {intrinsic.name: intrinsic for intrinsic in (*DOTS, *MMA)}
+
+__all__ = ["DOTS", "INTRINSICS", "MMA", "Intrinsic"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeline.ir.poly import Poly
-from pipeline.ir.program import Program
+from pipeline.ir.program import Buffer, Program
 from pipeline.schedule.intrinsics import INTRINSICS
 from pipeline.schedule.nest import find_buffer, loop_at, no_loop, put
-from pipeline.schedule.tensor_match import match_intrinsic, row_major
+from pipeline.schedule.tensor_match import TensorMatch, match_intrinsic, row_major
+from pipeline.schedule.unit_match import UnitMatch, match_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Tensorize:
     instruction.
 
     Legal when the unit is what the instruction computes: the same extents, the same value of the same dtypes, and
-    operands that lie in memory as it wants them.
+    operands that lie in memory as it wants them. Units that a warp computes together (mma., warp.) take from fragments
+    and write to fragments what their descriptions do; the others of their operands may lie anywhere.
     """
 
     loop: str
@@ -44,12 +45,17 @@ class Tensorize:
         if (other := loop.annotation("tensorize")) is not None:
             return f"loop {self.loop} is executed by {other} already"
 
-        def strides(name: str) -> tuple[Poly, ...]:
+        def buffer_of(name: str) -> Buffer:
             buffer = find_buffer(program, name)
             assert buffer is not None
-            return row_major(buffer)
+            return buffer
 
-        found = match_intrinsic(loop, INTRINSICS[self.intrinsic], strides)
+        intrinsic = INTRINSICS[self.intrinsic]
+        found: TensorMatch | UnitMatch | str
+        if intrinsic.kind is None:
+            found = match_intrinsic(loop, intrinsic, lambda name: row_major(buffer_of(name)))
+        else:
+            found = match_unit(loop, intrinsic, buffer_of)
         return found if isinstance(found, str) else None
 
     def apply(self, program: Program) -> Program:

@@ -1,0 +1,156 @@
+"""The match of a nest with a unit that a warp computes together: what it does to which elements of its fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.ir.expr import Const, Expr, affine, loads
+from pipeline.ir.poly import Poly
+from pipeline.ir.program import Block, Buffer, Loop, Stmt
+from pipeline.schedule.intrinsic import Intrinsic, Kind
+from pipeline.schedule.nest import over_loops
+from pipeline.schedule.tensor_match import Operand, match_intrinsic, row_major
+
+Form = Literal["tile", "rows", "lanes", "one"]
+BufferOf = Callable[[str], Buffer]
+
+READS: Mapping[Kind, tuple[Form, ...]] = {
+    "map": ("tile", "rows", "one"), "row reduction": ("tile", "rows", "one"), "row map": ("rows", "one"),
+    "lane map": ("lanes", "one"), "lane reduction": ("lanes", "one"), "load": ("one",), "fill": (),
+}  # fmt: skip
+WRITES: Mapping[Kind, Form] = {
+    "map": "tile", "row reduction": "rows", "row map": "rows", "lane map": "lanes", "lane reduction": "one",
+    "load": "tile", "fill": "tile",
+}  # fmt: skip
+TO_MEMORY = frozenset[Kind]({"map", "row map", "lane map", "lane reduction"})  # these may write what is no fragment
+
+
+@dataclass(frozen=True, slots=True)
+class UnitMatch:
+    """The block of the unit, the loop variables of its nest (outermost first), and how it reaches each fragment.
+
+    forms     by fragment. tile: element (row, column) at the place (i, j) of the nest · rows: the element of row i,
+              which all columns share · lanes: the element of lane i · one: an element that all places share
+    operands  of a product, by the names that they have in its description
+    """
+
+    block: Block
+    variables: tuple[str, ...]
+    forms: Mapping[str, Form]
+    operands: Mapping[str, Operand] = field(default_factory=dict)
+
+
+def match_unit(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMatch | str:
+    """The match, or why the nest is not what the unit computes."""
+    variables, extents, stmt = unit_nest(loop)
+    if not isinstance(stmt, Block):
+        return f"loop {variables[0]} is not a perfect nest around one block"
+    wanted = tuple(Poly.of(extent) for extent in intrinsic.extents)
+    if extents != wanted:
+        shape, needed = (" x ".join(map(str, sizes)) for sizes in (extents, wanted))
+        return f"the loops from {variables[0]} on are {shape}; {intrinsic.name} takes {needed}"
+    if stmt.init is not None:
+        return f"block {stmt.name} has an initial value: decompose the reduction first"
+    if intrinsic.kind == "product":
+        return _product(loop, intrinsic, buffer_of)
+    forms: dict[str, Form] = {}
+    for name, indices in fragment_uses(stmt, buffer_of):
+        form = form_of(stmt, indices, variables, "lanes" if intrinsic.name.startswith("warp.") else "rows")
+        if form is None:
+            return f"block {stmt.name} reaches {name} in a way in which {intrinsic.name} reaches no fragment"
+        if forms.setdefault(name, form) != form:
+            return f"block {stmt.name} reaches {name} as {forms[name]} and as {form}"
+    reason = _why_not(stmt, variables, intrinsic, forms, buffer_of)
+    return UnitMatch(stmt, variables, forms) if reason is None else reason
+
+
+def unit_nest(loop: Loop) -> tuple[tuple[str, ...], tuple[Poly, ...], Stmt]:
+    """The variables and extents of a perfect nest, and what is inside."""
+    variables: list[str] = []
+    extents: list[Poly] = []
+    stmt: Stmt = loop
+    while isinstance(stmt, Loop):
+        variables += [axis.var for axis in stmt.axes]
+        extents += [axis.extent for axis in stmt.axes]
+        stmt = stmt.body
+    return tuple(variables), tuple(extents), stmt
+
+
+def fragment_uses(block: Block, buffer_of: BufferOf) -> Iterator[tuple[str, tuple[Expr, ...]]]:
+    """Every fragment that a block stores into or loads from, with the indices."""
+    uses = [(block.buffer, block.indices)]
+    uses += [
+        (load.buffer, load.indices) for expr in (block.value, *block.indices, *block.where) for load in loads(expr)
+    ]
+    yield from ((name, indices) for name, indices in uses if buffer_of(name).scope == "fragment")
+
+
+def form_of(block: Block, indices: tuple[Expr, ...], variables: tuple[str, ...], single: Form) -> Form | None:
+    """How the places of a nest reach a fragment; None: in no way in which a lane has what it needs. `single` is what
+    the last index is where it goes with the first loop alone."""
+    steps: list[dict[str, int]] = []
+    for index in indices:
+        form = affine(over_loops(block, index))
+        if form is None:
+            return None
+        found = {var: form.coefficient(var) for var in variables if form.coefficient(var).terms}
+        if not all(step.is_constant for step in found.values()):
+            return None
+        steps.append({var: step.value for var, step in found.items()})
+    if not any(steps):
+        return "one"
+    one = {variables[0]: 1}
+    if len(variables) == 2 and not any(steps[:-2]) and steps[-2:] == [one, {variables[1]: 1}]:
+        return "tile"
+    return None if any(steps[:-1]) or steps[-1] != one else single
+
+
+def _product(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMatch | str:
+    found = match_intrinsic(loop, intrinsic, lambda name: row_major(buffer_of(name)))
+    if isinstance(found, str):
+        return found
+    for operand in found.operands.values():
+        if buffer_of(operand.buffer).scope != "fragment":
+            return f"{operand.buffer} is no fragment, as the operands of {intrinsic.name} are"
+        if (reason := _begins_no_tile(found.block, operand, found.variables)) is not None:
+            return reason
+    forms: dict[str, Form] = {operand.buffer: "tile" for operand in found.operands.values()}
+    return UnitMatch(found.block, found.variables, forms, found.operands)
+
+
+def _why_not(
+    block: Block, variables: tuple[str, ...], intrinsic: Intrinsic, forms: Mapping[str, Form], buffer_of: BufferOf
+) -> str | None:
+    kind, name = intrinsic.kind, intrinsic.name
+    assert kind is not None and kind != "product"
+    for fragment in sorted({load.buffer for load in loads(block.value)} & set(forms)):
+        if forms[fragment] not in READS[kind]:
+            return f"block {block.name} reads {fragment}, but {name} takes its values from no {forms[fragment]}"
+    target = forms.get(block.buffer)
+    if target != WRITES[kind] and not (target is None and kind in TO_MEMORY):
+        return f"block {block.name} writes {block.buffer}, of which {name} writes {WRITES[kind]} of a fragment"
+    if kind in ("row reduction", "lane reduction"):
+        combine = intrinsic.block.combine
+        return None if block.combine == combine else f"block {block.name} does not combine by {combine}, as {name} does"
+    if kind not in ("fill", "load"):
+        return None
+    if block.combine is not None:
+        return f"block {block.name} combines into {block.buffer}, which {name} writes over"
+    if kind == "fill" and not isinstance(block.value, Const):
+        return f"block {block.name} stores more than one number; {name} stores a constant"
+    buffer, wanted = buffer_of(block.buffer), intrinsic.description.buffer(intrinsic.block.buffer)
+    if buffer.dtype != wanted.dtype or buffer.shape[-2:] != wanted.shape:
+        tile = " x ".join(map(str, wanted.shape))
+        return f"{block.buffer} is not made of tiles of {tile} of {wanted.dtype}, as {name} writes them"
+    return _begins_no_tile(block, Operand(block.buffer, block.indices), variables)
+
+
+def _begins_no_tile(block: Block, operand: Operand, variables: tuple[str, ...]) -> str | None:
+    """Why the operand is not one whole tile."""
+    for index in operand.indices[-2:]:
+        form = affine(over_loops(block, index))
+        if form is None or form.constant.terms or any(var not in variables for var, _ in form.terms):
+            return f"block {block.name} reaches into {operand.buffer} where no tile begins"
+    return None

@@ -20,7 +20,8 @@ import pipeline
 from pipeline.codegen.llvm.link import link
 from pipeline.errors import UserError
 from pipeline.runtime import weights_file
-from pipeline.runtime.artifact import MANIFEST, WEIGHTS, load_artifact, save
+from pipeline.runtime.artifact import load_artifact, save
+from pipeline.runtime.artifact_folder import MANIFEST, WEIGHTS
 from pipeline.runtime.cpu_features import needed, refuse_unfit
 from tests.codegen.hand_kernels import add_plan, native
 from tests.codegen.test_module import matmul_plan

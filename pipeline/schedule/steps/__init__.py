@@ -14,6 +14,7 @@ from pipeline.schedule.steps.inline import Inline
 from pipeline.schedule.steps.pack import Pack
 from pipeline.schedule.steps.pad import Pad
 from pipeline.schedule.steps.parallel import Parallel
+from pipeline.schedule.steps.privatize import Privatize
 from pipeline.schedule.steps.reindex import Reindex
 from pipeline.schedule.steps.reorder import Reorder
 from pipeline.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -42,6 +43,7 @@ Step = (
     | Pack
     | Pad
     | Parallel
+    | Privatize
     | Reindex
     | Reorder
     | ReverseComputeAt
@@ -73,6 +75,7 @@ STEPS: dict[str, type] = {
         Pack,
         Pad,
         Parallel,
+        Privatize,
         Reindex,
         Reorder,
         ReverseComputeAt,
@@ -104,6 +107,7 @@ __all__ = [
     "Pack",
     "Pad",
     "Parallel",
+    "Privatize",
     "Reindex",
     "Reorder",
     "ReverseComputeAt",

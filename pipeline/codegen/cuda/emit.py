@@ -1,4 +1,7 @@
-"""Statements as C++: loops, nests of threads, allocations."""
+"""Statements as C++: loops, nests of threads, allocations.
+
+What warps do together is left to `WarpEmitter`, which overrides `unit`, `fragment` and `whole_warp`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import assert_never
 
 from pipeline.codegen.cuda.barriers import is_leaf
 from pipeline.codegen.cuda.cpp import MEMORY, Cpp, infix, integer
-from pipeline.codegen.cuda.emit_block import BlockEmitter
 from pipeline.codegen.cuda.emit_state import Place
+from pipeline.codegen.cuda.emit_vector import VectorEmitter
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import Const, affine, substitute
 from pipeline.ir.lockstep import THREADS
@@ -20,7 +23,7 @@ REGISTER_LOOP = 64  # iterations up to which a loop is unrolled whose variable s
 
 
 @dataclass(slots=True)
-class Emitter(BlockEmitter):
+class Emitter(VectorEmitter):
     """Statements of one function.
 
     meetings   ids of the statements before which the threads of a block meet
@@ -44,11 +47,36 @@ class Emitter(BlockEmitter):
             case Alloc(buffer, body):
                 self.allocate(buffer, body)
             case Block():
-                self.block(stmt)
+                if self.nest and self.nest != ("",) and self.by_warps():
+                    self.whole_warp(stmt)
+                else:
+                    self.block(stmt)
             case Loop():
-                self.loop(stmt)
+                name = stmt.annotation("tensorize")
+                if isinstance(name, str) and self.by_warps():
+                    self.unit(stmt, name)
+                else:
+                    self.loop(stmt)
             case _:
                 assert_never(stmt)
+
+    def by_warps(self) -> bool:
+        """Is this inside a nest of warps, whose lanes do the same?"""
+        return self.threads.x == WARP and bool(self.nest) and self.nest != ("",) and "threadIdx.x" not in self.nest
+
+    def unit(self, loop: Loop, name: str) -> None:
+        """A nest that the lanes of a warp compute together by the intrinsic of that name."""
+        raise CodegenError(f"no code for the intrinsic {name}", where="codegen.cuda")
+
+    def fragment(self, buffer: Buffer, body: Stmt) -> None:
+        """Declares a buffer that is spread over the lanes of a warp, and emits what uses it."""
+        raise CodegenError(f"no registers of warps for {buffer.name}", where="codegen.cuda")
+
+    def whole_warp(self, block: Block) -> None:
+        """A block that a warp runs once: its first lane does."""
+        self.used.add("lane")
+        with self.scope(), self.braces("if (lane == 0)"):
+            self.block(block)
 
     def leaf(self, stmt: Stmt) -> None:
         """A nest of threads, or what one thread does alone."""
@@ -81,6 +109,10 @@ class Emitter(BlockEmitter):
         match loop.kind:
             case "threadIdx.x" | "threadIdx.y" | "threadIdx.z":
                 self.thread_loop(loop)
+            case "vectorized" if (
+                len(loop.axes) == 1 and isinstance(loop.body, Block) and self.vectorized(loop.axes[0], loop.body)
+            ):
+                return
             case "serial" | "unrolled" | "vectorized":
                 self.counted(list(loop.axes), loop.body, unrolled=loop.kind != "serial")
             case _:
@@ -207,7 +239,8 @@ class Emitter(BlockEmitter):
         if buffer.scope not in (*PRIVATE, "shared"):
             raise CodegenError(f"{buffer.name} is allocated in {buffer.scope}", where="codegen.cuda")
         if buffer.scope == "fragment":
-            raise CodegenError(f"no registers of warps for {buffer.name} yet", where="codegen.cuda")
+            self.fragment(buffer, body)
+            return
         with self.scope():
             place = Place(buffer, self.names.new(buffer.name), private=True)
             shape = " x ".join(str(extent) for extent in place.shape)

@@ -99,13 +99,19 @@ class BlockEmitter(ValueEmitter):
                 start = f"{element} = {stored(literal(block.init.value, dtype), dtype)};"
                 condition = " && ".join(self.value(test).text for test in tests)
                 self.lines.add(f"if ({condition}) {start}" if condition else start)
-        value = converted(self.value(block.value), VALUE[dtype])
         if place.private and dtype in ("float32", "float64") and block.combine in OPERATORS:
+            value = converted(self.value(block.value), VALUE[dtype])
             self.lines.add(f"{element} {OPERATORS[block.combine]} {value};")
-            return
-        old = self.loaded(place, element)
-        new = scalar(FUNCTIONS[block.combine], (old, value), dtype, dtype)
-        self.lines.add(f"{element} = {stored(new, dtype)};")
+        else:
+            self.lines.add(f"{element} = {self.combined(block, place, element)};")
+
+    def combined(self, block: Block, place: Place, element: Cpp) -> Cpp:
+        """The element combined with the value, as memory holds it."""
+        assert block.combine is not None
+        dtype = place.buffer.dtype
+        value = converted(self.value(block.value), VALUE[dtype])
+        new = scalar(FUNCTIONS[block.combine], (self.loaded(place, element), value), dtype, dtype)
+        return stored(new, dtype)
 
 
 def rounded_once(value: Expr) -> Expr:

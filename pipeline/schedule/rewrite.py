@@ -191,3 +191,13 @@ def bounded(condition: Expr | None, index: Expr, extent: Poly, ranges: Mapping[s
     if found is None or not known or not at_least(extent, found[0].constant + found[1]):
         condition = both(condition, less(index, size(extent)))
     return condition
+
+
+def without_idle(block: Block, ranges: Mapping[str, Poly], derived: Iterable[Derived] = ()) -> Block:
+    """The block without spatial iterations that neither leave out a point of the loops (extents `ranges`) nor are used
+    by anything in it."""
+    used = {name for expr in (block.value, *block.indices) for name in variables(expr)}
+    iters = tuple(
+        it for it in block.iters if it.kind != "spatial" or it.var in used or clips(it, ranges, tuple(derived))
+    )
+    return block if len(iters) == len(block.iters) else replace(block, iters=iters)

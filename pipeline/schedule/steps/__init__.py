@@ -9,6 +9,8 @@ from pipeline.schedule.steps.cache_read import CacheRead
 from pipeline.schedule.steps.cache_write import CacheWrite
 from pipeline.schedule.steps.compute_at import ComputeAt
 from pipeline.schedule.steps.decompose_reduction import DecomposeReduction
+from pipeline.schedule.steps.flatten import Flatten
+from pipeline.schedule.steps.frame import Frame
 from pipeline.schedule.steps.fuse import Fuse
 from pipeline.schedule.steps.inline import Inline
 from pipeline.schedule.steps.pack import Pack
@@ -38,6 +40,8 @@ Step = (
     | CacheWrite
     | ComputeAt
     | DecomposeReduction
+    | Flatten
+    | Frame
     | Fuse
     | Inline
     | Pack
@@ -70,6 +74,8 @@ STEPS: dict[str, type] = {
         CacheWrite,
         ComputeAt,
         DecomposeReduction,
+        Flatten,
+        Frame,
         Fuse,
         Inline,
         Pack,
@@ -102,6 +108,8 @@ __all__ = [
     "CacheWrite",
     "ComputeAt",
     "DecomposeReduction",
+    "Flatten",
+    "Frame",
     "Fuse",
     "Inline",
     "Pack",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pipeline.ir.expr import Affine, Expr, Load, affine, floordiv, from_affine, mod
+from pipeline.ir.expr import Affine, Const, Expr, affine, floordiv, from_affine, mod
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Block, Program, Seq, Stmt, map_statements
 from pipeline.ir.region import at_least, interval
-from pipeline.schedule.nest import find_buffer, map_program_blocks, no_buffer, reads
-from pipeline.schedule.rewrite import with_loads
+from pipeline.schedule.nest import (
+    affine_over_loops,
+    all_blocks,
+    extents,
+    find_buffer,
+    loads_of,
+    map_program_blocks,
+    no_buffer,
+    reads,
+)
+from pipeline.schedule.rewrite import over_iters, with_loads, without_idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +65,35 @@ class TransformLayout:
         sizes = (*outer, *(Poly.of(tile) for tile in self.tiles if tile > 1))
         target = replace(found, shape=tuple(sizes[part] for part in self.order))
 
-        def moved(block: Block, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-            ranges = {it.var: it.extent for it in block.iters}
-            pairs = [_split(index, tile, ranges) for index, tile in zip(indices, self.tiles, strict=True)]
+        around = {block.name: extents(place.axes) for block, place in all_blocks(program)}
+
+        def moved(block: Block, indices: tuple[Expr, ...]) -> tuple[Block, tuple[Expr, ...]]:
+            """The new indices, and the block that has the iterations they are over."""
+            mine = {it.var: it.extent for it in block.iters}
+            pairs: list[tuple[Expr, Expr]] = []
+            for index, tile in zip(indices, self.tiles, strict=True):
+                pair = _parted(affine(index), tile, mine)
+                if pair is None:  # what one iteration hides, the loops behind it may tell
+                    over = _parted(affine_over_loops(block, index), tile, around[block.name])
+                    if over is not None:
+                        block, (high, low) = over_iters(block, over, around[block.name])
+                        pair = (high, low)
+                pairs.append(pair or (floordiv(index, tile), mod(index, tile)))
             inner = [low for (_, low), tile in zip(pairs, self.tiles, strict=True) if tile > 1]
             parts = (*(high for high, _ in pairs), *inner)
-            return tuple(parts[part] for part in self.order)
+            return block, tuple(parts[part] for part in self.order)
 
         def visit(block: Block) -> Block:
-            def loaded(load: Load) -> Load:
-                return replace(load, indices=moved(block, load.indices))
-
-            new = with_loads(block, self.buffer, loaded) if self.buffer in reads(block) else block
-            return replace(new, indices=moved(block, block.indices)) if block.buffer == self.buffer else new
+            if self.buffer not in {block.buffer, *reads(block)}:
+                return block
+            new, stored = moved(block, block.indices) if block.buffer == self.buffer else (block, block.indices)
+            at: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
+            for load in loads_of(block):
+                if load.buffer == self.buffer and load.indices not in at:
+                    new, at[load.indices] = moved(new, load.indices)
+            new = with_loads(new, self.buffer, lambda load: replace(load, indices=at[load.indices]))
+            new = replace(new, indices=stored) if block.buffer == self.buffer else new
+            return new if new.iters == block.iters else without_idle(new, around[block.name], program.derived)
 
         def kept(stmt: Stmt) -> Stmt:
             if isinstance(stmt, Alloc) and stmt.buffer.name == self.buffer:
@@ -91,15 +117,16 @@ def _parts(extent: Poly, tile: int) -> Poly:
     return whole
 
 
-def _split(index: Expr, tile: int, ranges: dict[str, Poly]) -> tuple[Expr, Expr]:
-    """index // tile and index % tile, without a remainder of what is known to stay below the tile."""
-    form = affine(index)
-    if form is not None and tile > 1:
-        whole = [(name, c.quotient(Poly.of(tile))) for name, c in form.terms]
-        low = Affine(tuple(t for t, (_, q) in zip(form.terms, whole, strict=True) if q is None), form.constant)
-        span = interval(low, ranges) if all(name in ranges for name, _ in low.terms) else None
-        inside = span is not None and at_least(span[0].constant, Poly.of(0))
-        if inside and span is not None and at_least(Poly.of(tile), span[0].constant + span[1]):
-            high = Affine(tuple((name, q) for name, q in whole if q is not None), Poly.of(0))
-            return from_affine(high), from_affine(low)
-    return floordiv(index, tile), mod(index, tile)
+def _parted(form: Affine | None, tile: int, ranges: Mapping[str, Poly]) -> tuple[Expr, Expr] | None:
+    """index // tile and index % tile, without a remainder of what is known to stay below the tile; None where a
+    division is needed."""
+    if form is None or tile == 1:
+        return None if form is None else (from_affine(form), Const(0))
+    whole = [(name, c.quotient(Poly.of(tile))) for name, c in form.terms]
+    low = Affine(tuple(t for t, (_, q) in zip(form.terms, whole, strict=True) if q is None), form.constant)
+    span = interval(low, ranges) if all(name in ranges for name, _ in low.terms) else None
+    inside = span is not None and at_least(span[0].constant, Poly.of(0))
+    if not inside or span is None or not at_least(Poly.of(tile), span[0].constant + span[1]):
+        return None
+    high = Affine(tuple((name, q) for name, q in whole if q is not None), Poly.of(0))
+    return from_affine(high), from_affine(low)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,24 @@ from pipeline.errors import CodegenError
 HERE = Path(__file__).resolve().parent
 MACHINE = "machine.cpp"
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-fPIC", "-shared", "-fno-strict-aliasing", "-fwrapv", "-fno-exceptions", "-fno-rtti", "-w")
+FLAGS = (
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-w",
+    "-U_FORTIFY_SOURCE",
+)
+# An index outside of a thread's own array is a trap, and that a fault.
+TRAPS = ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
+# Code stays in the order of the text, by which lanes that went different ways are matched.
+ORDER = ("-fno-reorder-blocks",)
+# A large stack touches its pages in order, so that it meets the guard below it; and the kernel's library is loaded after
+# the machine's, where it finds what it lacks.
+SYSTEM_FLAGS = {"linux": ("-fstack-clash-protection",), "darwin": ("-undefined", "dynamic_lookup")}
 SECONDS = 120.0
 _SHOWN_LINES = 12  # of what the compiler says, in an error
 _SIZES = {"bool": 1, "char": 1, "i8": 1, "u8": 1, "short": 2, "f16": 2, "bf16": 2, "u16": 2}
@@ -86,8 +104,8 @@ def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
     written = folder / f"kernel-{name}.cpp"
     written.write_text(text, encoding="utf-8")
     path = folder / f"kernel-{name}.so"
-    undefined = ("-undefined", "dynamic_lookup") if os.uname().sysname == "Darwin" else ()
-    _compile(compiler, written, path, (f"-O{level}", "-DMUSCHEDULE_HOST", "-I", str(HERE), *undefined))
+    system = SYSTEM_FLAGS.get(sys.platform, ())
+    _compile(compiler, written, path, (f"-O{level}", *TRAPS, *ORDER, *system, "-DMUSCHEDULE_HOST", "-I", str(HERE)))
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,7 @@ from pipeline.errors import CodegenError
 
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
 STACK_BYTES = 1 << 17
+CRASHES = "an index outside of a thread's own array, a division by zero, or too large a stack"
 _FAULTS = 64
 _NAME = 48
 _ACCESSES = ("ld", "st", "ldmatrix", "", "cp.async")  # as the enumeration Access in machine.h
@@ -81,11 +83,15 @@ class Machine:
     def _fault(self, row: Any, launch: Launch, lines: Sequence[str]) -> Fault:
         line, region = int(row["line"]), int(row["region"])
         x, y, z = (int(i) for i in row["block"])
+        kind = KINDS[int(row["kind"])]
+        text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        if kind == "crash":  # the number of the signal stands in the place of the element
+            text = f"{signal.Signals(int(row['element'])).name}: {CRASHES}"
         return Fault(
-            KINDS[int(row["kind"])], launch.symbol, (x, y, z), int(row["thread"]), int(row["other"]),
+            kind, launch.symbol, (x, y, z), int(row["thread"]), int(row["other"]),
             self._library.ms_region_name(region).decode() if region >= 0 else "",
             int(row["element"]) if region >= 0 else -1,
-            line, int(row["other_line"]), lines[line - 1] if 0 < line <= len(lines) else "", int(row["times"]),
+            line, int(row["other_line"]), text, _heading(lines, line), int(row["times"]),
         )  # fmt: skip
 
     def counts(self, launch: Launch, blocks: int) -> LaunchCounts:
@@ -132,6 +138,16 @@ def _instructions(table: np.ndarray) -> Iterable[tuple[str, int]]:
             elif name and shared:
                 yield name, int(table[2 * access + shared])
     yield "math", int(table[11])
+
+
+def _heading(lines: Sequence[str], line: int) -> str:
+    """The nearest line above that is a comment: the code generator writes there what the text below does."""
+    for above in reversed(lines[: max(0, line - 1)]):
+        if above.strip().startswith("//"):
+            return above.strip().removeprefix("//").strip()
+        if above.startswith("}"):  # the end of another function
+            break
+    return ""
 
 
 _LOADED: dict[Path, ctypes.CDLL] = {}

@@ -28,6 +28,7 @@ class Fault:
     block    x, y, z
     element  of the buffer, counted from its start; -1 where it concerns none
     line     of the source, from 1, with its text; 0: unknown
+    heading  the nearest comment above it, which names blocks of the program
     times    how often it was met at that line
     """
 
@@ -41,6 +42,7 @@ class Fault:
     line: int = 0
     other_line: int = 0
     text: str = ""
+    heading: str = ""
     times: int = 1
 
     def __str__(self) -> str:
@@ -50,7 +52,9 @@ class Fault:
         if self.other >= 0:
             parts.append(f"other thread {self.other}" + (f" at line {self.other_line}" if self.other_line > 0 else ""))
         if self.line > 0:
-            parts.append(f"line {self.line}: {self.text.strip()}")
+            parts.append(f"line {self.line}{f' ({self.heading})' if self.heading else ''}: {self.text}")
+        elif self.text:
+            parts.append(self.text)
         if self.times > 1:
             parts.append(f"{self.times} times")
         return "; ".join(parts)

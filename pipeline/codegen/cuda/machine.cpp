@@ -8,6 +8,8 @@
 #include "machine.h"
 
 #include <math.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +43,7 @@ struct Region {
 };
 
 enum Kind {
-    BOUNDS, MISALIGNED, RACE, BLOCK_RACE, UNWRITTEN, ASYNC_READ, ASYNC_WRITE, BARRIER, WARP, SHARED_SIZE, ENDLESS
+    BOUNDS, MISALIGNED, RACE, BLOCK_RACE, UNWRITTEN, ASYNC_READ, ASYNC_WRITE, BARRIER, WARP, SHARED_SIZE, ENDLESS, CRASH
 };
 
 struct Fault {

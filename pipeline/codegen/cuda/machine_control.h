@@ -30,6 +30,38 @@ static void report_stuck() {
     fault(warp ? WARP : BARRIER, m.thread[stuck].line, nullptr, 0, 0, gone, gone < 0 ? 0 : m.thread[gone].line);
 }
 
+// While kernels run: what they do to end the process (a stack that is too small, a division by zero, an index outside
+// of a thread's own array, which the compiler made a trap of) becomes a fault
+static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+static sigjmp_buf escape;
+
+static void crashed(int signal) {
+    fault(CRASH, 0, nullptr, signal, 0, -1);
+    siglongjmp(escape, 1);
+}
+
+struct Guard {
+    struct sigaction old[sizeof SIGNALS / sizeof *SIGNALS];
+    stack_t old_stack;
+    Guard() {
+        static char memory[1 << 16];
+        stack_t stack = {};
+        stack.ss_sp = memory;
+        stack.ss_size = sizeof memory;
+        sigaltstack(&stack, &old_stack);
+        struct sigaction action = {};
+        action.sa_handler = crashed;
+        action.sa_flags = SA_ONSTACK;
+        int i = 0;
+        for (const int signal : SIGNALS) sigaction(signal, &action, &old[i++]);
+    }
+    ~Guard() {
+        int i = 0;
+        for (const int signal : SIGNALS) sigaction(signal, &old[i++], nullptr);
+        sigaltstack(&old_stack, nullptr);
+    }
+};
+
 extern "C" {
 
 // Forget everything, and begin with a new set of arguments
@@ -39,7 +71,10 @@ void ms_open(int checked, int counted, long long budget) {
     m.checked = checked;
     m.counted = counted;
     m.budget = budget;
-    m.epoch = 1;  // what was written before has epoch 1
+    if (m.epoch == 0 || m.epoch > 1u << 31) {  // epochs go on from one execution to the next, as shared memory stays
+        m.epoch = 1;                           // what was written before the kernel has epoch 1
+        if (m.shared_cells) memset(m.shared_cells, 0, m.shared_capacity * sizeof(Cell));
+    }
     m.regions = m.first_shared = 0;
     m.faults = 0;
     m.aborted = false;
@@ -104,6 +139,8 @@ int ms_launch(void (*call)(Region **), const int *arguments, int count, int thre
     m.shared_bytes = shared_bytes;
     if (!m.fibers.make(threads, stack_bytes, run_thread)) return 2;
     m.launch_start = m.epoch + 1;
+    Guard guard;
+    if (sigsetjmp(escape, 1)) m.aborted = true;
     for (long long b = 0; b < block_count && !m.aborted; b++) {
         m.block_start = ++m.epoch;
         m.arrived = m.finished = 0;

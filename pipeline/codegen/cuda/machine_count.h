@@ -5,7 +5,7 @@ constexpr int LOG = 2048, LINES = 8192;
 
 struct Note {
     long long offset;
-    uint32_t site;
+    uint32_t site;  // where the code called, from the launch's function on
     uint16_t line, region : 10, access : 3, size : 3;  // size: bytes as a power of two
 };
 
@@ -18,22 +18,12 @@ struct Traffic {
     }
 };
 
-struct Group {
-    Note first;
-    uint32_t lanes, ordinal;
-    long long offset[32];
-};
-
 static struct Counter {
     int length[32];
     Note log[32][LOG];  // of the warp that runs
     Traffic region[REGIONS][2];
     Traffic line[LINES];
     long long instructions[5][2];  // by access, and global or shared
-    Group *groups;
-    int group_capacity;
-    int *table;
-    int table_capacity;
 } counter;
 
 // The distinct values of a few, which move to the front
@@ -107,47 +97,33 @@ static bool same_instruction(const Note &a, const Note &b) {
     return a.site == b.site && a.region == b.region && a.access == b.access && a.size == b.size;
 }
 
-// Lanes went different ways: the n-th access of a lane at a place goes with the n-th of the others there
+static uint64_t place(const Note &n) { return static_cast<uint64_t>(n.line) << 34 | static_cast<uint64_t>(n.site) << 2; }
+
+// Lanes went different ways: those that are farthest back in the text go first, and meet the others behind the branch
 static void flush_divergent() {
-    int total = 0, count = 0;
-    for (int lane = 0; lane < 32; lane++) total += counter.length[lane];
-    if (counter.group_capacity < total) {
-        counter.group_capacity = total;
-        counter.groups = static_cast<Group *>(realloc(counter.groups, total * sizeof(Group)));
-    }
-    int slots = 64;
-    while (slots < 2 * total) slots *= 2;
-    if (counter.table_capacity < slots) {
-        counter.table_capacity = slots;
-        counter.table = static_cast<int *>(realloc(counter.table, slots * sizeof(int)));
-    }
-    memset(counter.table, 0xff, slots * sizeof(int));
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < counter.length[lane]; i++) {
-            const Note &note = counter.log[lane][i];
-            for (uint32_t ordinal = 0;; ordinal++) {
-                uint32_t h = (note.site * 31 + note.access) * 2654435761u ^ ordinal * 40503u;
-                h ^= h >> 15;
-                int slot = h & (slots - 1);
-                while (counter.table[slot] >= 0) {
-                    const Group &g = counter.groups[counter.table[slot]];
-                    if (g.ordinal == ordinal && same_instruction(g.first, note)) break;
-                    slot = (slot + 1) & (slots - 1);
-                }
-                if (counter.table[slot] < 0) {
-                    counter.groups[count].first = note;
-                    counter.groups[count].lanes = 0;
-                    counter.groups[count].ordinal = ordinal;
-                    counter.table[slot] = count++;
-                }
-                Group &g = counter.groups[counter.table[slot]];
-                if (g.lanes >> lane & 1) continue;
-                g.lanes |= 1u << lane;
-                g.offset[lane] = note.offset;
-                break;
-            }
+    int next[32] = {};
+    for (;;) {
+        uint64_t least = ~0ull;
+        int leader = -1;
+        for (int lane = 0; lane < 32; lane++) {
+            if (next[lane] == counter.length[lane]) continue;
+            const uint64_t here = place(counter.log[lane][next[lane]]);
+            if (here < least) least = here, leader = lane;
         }
-    for (int i = 0; i < count; i++) count_group(counter.groups[i].first, counter.groups[i].lanes, counter.groups[i].offset);
+        if (leader < 0) return;
+        const Note &first = counter.log[leader][next[leader]];
+        uint32_t lanes = 0;
+        long long offset[32];
+        for (int lane = leader; lane < 32; lane++) {
+            if (next[lane] == counter.length[lane]) continue;
+            const Note &note = counter.log[lane][next[lane]];
+            if (!same_instruction(first, note)) continue;
+            offset[lane] = note.offset;
+            lanes |= 1u << lane;
+            next[lane]++;
+        }
+        count_group(first, lanes, offset);
+    }
 }
 
 // Counts what the warp that runs has done since the last time; its lanes all wait
@@ -195,7 +171,7 @@ static void note(Region *r, long long offset, int bytes, int access, int line, v
     }
     Note &n = counter.log[lane][counter.length[lane]++];
     n.offset = offset;
-    n.site = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(site));
+    n.site = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(site) - reinterpret_cast<uintptr_t>(m.call) + (1u << 31));
     n.line = line;
     n.region = r->number;
     n.access = access;

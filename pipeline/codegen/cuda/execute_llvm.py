@@ -1,0 +1,70 @@
+"""The program of a GPU kernel on a CPU without its emitted source: by the CPU's code generator or the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from pipeline.codegen.cuda.execute import spoiled
+from pipeline.codegen.cuda.execution import Execution, Executor
+from pipeline.codegen.cuda.host_program import host_program
+from pipeline.codegen.llvm.build import build_kernel
+from pipeline.codegen.llvm.compile import LoadedObject
+from pipeline.errors import PipelineError
+from pipeline.ir.interpret import interpret
+from pipeline.ir.program import Program
+from pipeline.ir.target import Target
+
+_ALIGN = 64
+
+
+def execute_by_llvm(program: Program, arrays: Mapping[str, np.ndarray], host: Target) -> Execution:
+    """Run a concrete program on this host, where there is no C++ compiler for its emitted source.
+
+    The schedule is the same, the code generator is not: this finds a wrong program, but neither a wrong emission nor
+    races, and nothing is counted. The result says whether the CPU's code generator was used (for `host`), or the
+    interpreter, where that cannot lower the program.
+
+    Raises PipelineError where the interpreter refuses the program too.
+    """
+    start = time.perf_counter()
+    by: Executor = "llvm"
+    try:
+        outputs = _run(program, arrays, host)
+    except PipelineError:
+        by = "interpreter"
+        given = {b.name: arrays[b.name] for b in program.buffers if b.role in ("input", "constant")}
+        outputs = interpret(program, given)
+    written = {name: np.ones(array.shape, np.bool_) for name, array in outputs.items()}
+    return Execution(outputs, written, by=by, seconds=time.perf_counter() - start)
+
+
+def _run(program: Program, arrays: Mapping[str, np.ndarray], host: Target) -> dict[str, np.ndarray]:
+    kernel = build_kernel(host_program(program), host, level=1)
+    pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+    alone = ctypes.CFUNCTYPE(None, pointer, i64)(lambda barrier, threads: None)
+    address = ctypes.cast(alone, pointer).value
+    assert address is not None
+    loaded = LoadedObject(kernel.object_code, symbols={"muschedule_barrier": address}, target=host)
+    buffers = {}
+    for argument in kernel.arguments:
+        value = arrays[argument.name] if argument.role in ("input", "constant") else spoiled(argument)
+        buffers[argument.name] = _aligned(value)
+    table = (pointer * max(1, len(buffers)))(*(array.ctypes.data for array in buffers.values()))
+    for symbol in (kernel.prologue, kernel.symbol):
+        if symbol is not None:
+            function = ctypes.CFUNCTYPE(None, pointer, i64, i64, pointer)(loaded.address(symbol))
+            function(ctypes.addressof(table), 0, 1, None)
+    return {argument.name: buffers[argument.name] for argument in kernel.arguments if argument.role == "output"}
+
+
+def _aligned(value: np.ndarray) -> np.ndarray:
+    """A copy that begins where kernels want their buffers to."""
+    memory = np.empty(value.nbytes + _ALIGN, np.uint8)
+    start = -memory.ctypes.data % _ALIGN
+    copy = memory[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    copy[...] = value
+    return copy

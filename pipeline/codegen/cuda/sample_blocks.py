@@ -1,0 +1,90 @@
+"""Which blocks of a large launch stand for all of them: every corner and tail of its grid, and a few inside."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pipeline.codegen.cuda.kernel import Launch
+from pipeline.ir.program import Loop, Program, Stmt, walk
+
+GridAxes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # the extents fused along x, y and z, last fastest
+_GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+
+
+def sample_blocks(
+    launch: Launch, axes: GridAxes | None = None, *, limit: int = 12, seed: int = 0
+) -> tuple[tuple[int, int, int], ...] | None:
+    """At most `limit` blocks, or None where the grid has no more than that: all of them.
+
+    axes  what is fused along x, y and z of the grid (`grid_axes`): a tail of each axis is in the sample then. Without
+          them each dimension of the grid is taken for one axis
+    """
+    if math.prod(launch.grid) <= limit:
+        return None
+    dims = axes or tuple((extent,) for extent in launch.grid)
+    extents = tuple(extent for dim in dims for extent in dim)
+    chosen: dict[tuple[int, ...], None] = {}
+    room = max(4, limit - limit // 3)  # the rest is for blocks inside
+    for point in itertools.islice(_corners(extents, room), room):
+        chosen.setdefault(point)
+    rng = np.random.default_rng(seed)
+    for _ in range(4 * limit):
+        if len(chosen) >= limit:
+            break
+        chosen.setdefault(tuple(int(rng.integers(max(1, extent - 1))) for extent in extents))
+    blocks = dict.fromkeys(_block(point, dims) for point in chosen)
+    return tuple(sorted(blocks, key=lambda block: block[::-1]))
+
+
+def grid_axes(program: Program, launches: Sequence[Launch]) -> tuple[GridAxes | None, ...]:
+    """What is fused along x, y and z of each of the launches that a program's body became; None where a launch is not
+    one of its regions as they stand there."""
+    regions = [_region_axes(region) for region in program.body.body]
+    if len(regions) != len(launches):
+        return (None,) * len(launches)
+    return tuple(
+        axes if tuple(math.prod(dim) for dim in axes) == launch.grid else None
+        for axes, launch in zip(regions, launches, strict=True)
+    )
+
+
+def _region_axes(region: Stmt) -> GridAxes:
+    found: dict[str, tuple[int, ...]] = {}
+    for stmt in walk(region):
+        if isinstance(stmt, Loop) and (stmt.kind in _GRID or (stmt.kind == "parallel" and stmt is region)):
+            kind = "blockIdx.x" if stmt.kind == "parallel" else stmt.kind
+            found[kind] = tuple(axis.extent.value for axis in stmt.axes)
+    x, y, z = (found.get(kind, (1,)) for kind in _GRID)
+    return x, y, z
+
+
+def _corners(extents: tuple[int, ...], limit: int) -> Iterator[tuple[int, ...]]:
+    """All corners where they are few, or else the first and the last block, and of each axis its end among firsts and
+    its beginning among lasts, as far as the limit allows after the first two."""
+    long = [axis for axis, extent in enumerate(extents) if extent > 1]
+    if 2 ** len(long) <= limit:
+        yield from itertools.product(*(sorted({0, extent - 1}) for extent in extents))
+        return
+    first, last = tuple(0 for _ in extents), tuple(extent - 1 for extent in extents)
+    yield last
+    yield first
+    for axis in long:
+        yield (*first[:axis], last[axis], *first[axis + 1 :])
+    for axis in long:
+        yield (*last[:axis], 0, *last[axis + 1 :])
+
+
+def _block(point: Sequence[int], dims: Sequence[Sequence[int]]) -> tuple[int, int, int]:
+    rest = list(point)
+    numbers = []
+    for dim in dims:
+        number = 0
+        for extent in dim:
+            number = number * extent + rest.pop(0)
+        numbers.append(number)
+    x, y, z = numbers
+    return x, y, z

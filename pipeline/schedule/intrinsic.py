@@ -17,7 +17,8 @@ class Intrinsic:
     """An instruction that does what an ordinary nest does.
 
     name          by which `Tensorize` and the code generator know it
-    features      of the target: all of one of these groups make the instruction available
+    features      of the target: all of one of these groups make the instruction available; a GPU of compute capability
+                  8.6 has "+sm_86" and those of lower numbers
     description   what it computes: a program of one nest around one block, whose buffers are the operands; what is a
                   fragment there has to be one in the nest, what is global there may be shared too, but no fragment
     kind          of a unit that the lanes of a warp compute together; None: of one that a thread computes alone.
@@ -51,10 +52,16 @@ class Intrinsic:
 
     def lacking(self, target: Target) -> str | None:
         """Why the target cannot execute it."""
-        if any(set(group) <= set(target.features) for group in self.features):
+        if any(all(_has(target, feature) for feature in group) for group in self.features):
             return None
         wanted = " or ".join(" ".join(group) for group in self.features)
         return f"{target.name} has not the features {wanted} that {self.name} needs"
+
+
+def _has(target: Target, feature: str) -> bool:
+    if target.gpu is not None and feature.startswith("+sm_"):
+        return target.gpu.capability >= int(feature.removeprefix("+sm_"))
+    return feature in target.features
 
 
 def _first_loop(stmt: Stmt) -> Loop:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from pipeline.codegen.cuda.barriers import barriers
 from pipeline.codegen.cuda.cpp import MEMORY, Cpp, Lines, Names
-from pipeline.codegen.cuda.emit import WARP, Emitter
+from pipeline.codegen.cuda.emit import WARP
 from pipeline.codegen.cuda.emit_state import Place, Threads
+from pipeline.codegen.cuda.emit_warp import WarpEmitter
+from pipeline.codegen.cuda.fragment_layout import fragment_layouts
 from pipeline.codegen.cuda.kernel import Launch
 from pipeline.codegen.cuda.shared_memory import plan_shared, shared_buffers
 from pipeline.errors import CodegenError
@@ -48,7 +50,8 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
     if shared_bytes > gpu.shared_per_block:
         raise CodegenError(f"{shared_bytes} bytes of shared memory in a block", where=symbol,
                            why=f"{gpu.arch} has at most {gpu.shared_per_block}")  # fmt: skip
-    emitter = Emitter(gpu, threads, names=Names(), lines=Lines(), meetings=barriers(body, ranges))
+    emitter = WarpEmitter(gpu, threads, names=Names(), lines=Lines(), meetings=barriers(body, ranges),
+                          layouts=fragment_layouts(body, buffers))  # fmt: skip
     arguments = _arguments(region, buffers)
     parameters = []
     for name, (reads, writes) in arguments.items():
@@ -114,7 +117,7 @@ def _arguments(region: Stmt, buffers: Mapping[str, Buffer]) -> dict[str, tuple[b
     return {name: (name in reads, name in writes) for name in buffers if name in reads | writes}
 
 
-def _grid(loops: list[Loop], emitter: Emitter) -> tuple[int, int, int]:
+def _grid(loops: list[Loop], emitter: WarpEmitter) -> tuple[int, int, int]:
     """Declares the variables of the grid, and returns its extents."""
     sizes = {"x": 1, "y": 1, "z": 1}
     for loop in loops:
@@ -134,7 +137,7 @@ def _grid(loops: list[Loop], emitter: Emitter) -> tuple[int, int, int]:
     return sizes["x"], sizes["y"], sizes["z"]
 
 
-def _threads(emitter: Emitter) -> list[str]:
+def _threads(emitter: WarpEmitter) -> list[str]:
     """The numbers of the thread that the body asks for."""
     values = {"thread": "ms::thread()", "warp": "ms::warp()", "lane": "ms::lane()"}
     wanted = [f"{name} = {value}" for name, value in values.items() if name in emitter.used]

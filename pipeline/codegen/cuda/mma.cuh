@@ -55,6 +55,13 @@ MS_FN void matrices(unsigned &r, unsigned &s, unsigned &t, unsigned &u, const T 
                      : "=r"(r), "=r"(s), "=r"(t), "=r"(u) : "r"(shared_address(rows + i)) : "memory");
 }
 
+// Several elements that fill a register
+template <typename T> MS_FN unsigned load_word(const T *from, long long i) {
+    return *reinterpret_cast<const unsigned *>(from + i);
+}
+
+MS_FN float from_word(unsigned word) { return __uint_as_float(word); }
+
 // c += a * b for a of 16 x k and b of k x 8
 
 #define MS_MMA_FOUR_TWO(NAME, KIND, TOTAL, LETTER)                                                              \
@@ -207,6 +214,15 @@ MS_FN void matrices(unsigned &r, unsigned &s, unsigned &t, unsigned &u, const A 
     r = words[0], s = words[1], t = words[2], u = words[3];
 }
 
+template <typename A> MS_FN unsigned load_word(const A &from, host::At i) {
+    const auto value = load<4 / sizeof(typename A::Element)>(from, i);
+    unsigned word;
+    __builtin_memcpy(&word, &value, 4);
+    return word;
+}
+
+MS_FN float from_word(unsigned word) { return host::float_of(word); }
+
 MS_FN unsigned to_tf32(float x) {
     const unsigned bits = host::bits_of(x);
     return x != x || (bits & 0x7f800000u) == 0x7f800000u ? bits : (bits + 0x1000u) & 0xffffe000u;
@@ -251,6 +267,10 @@ template <typename A> MS_FN void ldmatrix_x4_trans(unsigned (&r)[2], unsigned (&
     matrices<true>(r[0], r[1], s[0], s[1], rows, i);
 }
 
+template <int N> MS_FN void round_tf32(unsigned (&r)[N]) {
+    for (int i = 0; i < N; i++) r[i] = to_tf32(from_word(r[i]));
+}
+
 // Several elements in one register, the first in the low bits
 
 MS_FN unsigned pack(f16 x, f16 y) { return x.bits | static_cast<unsigned>(y.bits) << 16; }
@@ -260,8 +280,10 @@ MS_FN unsigned pack(signed char x, signed char y, signed char z, signed char w) 
            static_cast<unsigned>(static_cast<unsigned char>(w)) << 24;
 }
 template <typename T> MS_FN T unpack(unsigned word, int i) {
-    static_assert(sizeof(T) == 2, "of a register with two halves");
-    return T{static_cast<unsigned short>(word >> 16 * i)};
+    if constexpr (sizeof(T) == 1)
+        return static_cast<T>(word >> 8 * i);
+    else
+        return T{static_cast<unsigned short>(word >> 16 * i)};
 }
 
 // Over the four lanes that share the rows of an accumulator, and over the whole warp. max and min hand NaN on

@@ -1,0 +1,131 @@
+"""Reductions over the columns of a row of accumulators, and over the lanes of a warp."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.codegen.cuda.cpp import AND, VALUE, Cpp, call, choice, converted, literal
+from pipeline.codegen.cuda.emit_block import FUNCTIONS
+from pipeline.codegen.cuda.emit_warp_load import LoadEmitter
+from pipeline.codegen.cuda.fragment_layout import LANE, Layout
+from pipeline.codegen.cuda.scalar import scalar, stored
+from pipeline.ir.expr import FLOATS, Var, affine
+from pipeline.ir.graph import DType
+from pipeline.ir.graph_types import numpy_dtype
+from pipeline.ir.program import Block, Combine, Loop
+from pipeline.schedule.nest import over_loops
+from pipeline.schedule.unit_match import UnitMatch
+
+HALVES_OF_ROWS = 2  # a lane holds elements of two rows of an accumulator
+
+
+@dataclass(slots=True)
+class ReduceEmitter(LoadEmitter):
+    """Reductions by shuffles."""
+
+    def row_reduction(self, found: UnitMatch) -> None:
+        """The four lanes of a group hold the columns of its rows."""
+        with self.braced():
+            parts = [self.partial(found, half) for half in range(HALVES_OF_ROWS)]
+            self.reduce_rows(found.block, parts)
+
+    def row_reductions(self, loop: Loop, found: UnitMatch) -> bool:
+        """A loop around one reduction into rows that stay: each lane reduces what it holds of all tiles first. False
+        where it is another loop."""
+        (axis,) = loop.axes
+        indices = [affine(over_loops(found.block, index)) for index in found.block.indices]
+        if any(form is None or form.coefficient(axis.var).terms for form in indices):
+            return False
+        dtype = self.places[found.block.buffer].buffer.dtype
+        combine = _combine(found.block)
+        with self.lines.block(""), self.scope():
+            name = self.names.new("part")
+            start = neutral(combine, dtype)
+            self.lines.add(f"{start.type} {name}[{HALVES_OF_ROWS}] = {{{start}, {start}}};")
+            with self.scope():
+                variable = self.declare(axis)
+                self.lines.add("#pragma unroll")
+                with self.lines.block(f"for (int {variable} = 0; {variable} < {axis.extent.value}; ++{variable})"):
+                    for half in range(HALVES_OF_ROWS):
+                        with self.braced():
+                            part = self.partial(found, half)
+                            total = Cpp(f"{name}[{half}]", start.type)
+                            self.lines.add(f"{total} = {_combined(combine, total, part, dtype)};")
+            parts = [Cpp(f"{name}[{half}]", start.type) for half in range(HALVES_OF_ROWS)]
+            self.reduce_rows(found.block, parts)
+        return True
+
+    def partial(self, found: UnitMatch, half: int) -> Cpp:
+        """What a lane holds of one of its rows of one tile, reduced."""
+        block, dtype = found.block, self.places[found.block.buffer].buffer.dtype
+        combine = _combine(block)
+        parts = []
+        for _, place in list(Layout("accumulator", "float32").elements())[2 * half : 2 * half + 2]:
+            with self.assuming(self.facts):
+                parts.append(self.reduced_value(self.at(block, found.variables, place), combine))
+        return _combined(combine, parts[0], parts[1], dtype)
+
+    def reduced_value(self, block: Block, combine: Combine) -> Cpp:
+        """The value of the block at one place, and the neutral one where it does not run."""
+        dtype = self.places[block.buffer].buffer.dtype
+        tests = self.enter(block)
+        if tests is None:
+            return neutral(combine, dtype)
+        value = converted(self.value(block.value), VALUE[dtype])
+        if not tests:
+            return value
+        test = Cpp(" && ".join(test.at(AND) for test in tests), "bool", AND)
+        return Cpp(f"({choice(test, value, neutral(combine, dtype), VALUE[dtype])})", VALUE[dtype])
+
+    def reduce_rows(self, block: Block, parts: list[Cpp]) -> None:
+        """Over the group, and with what the rows hold already."""
+        place, combine = self.places[block.buffer], _combine(block)
+        dtype = place.buffer.dtype
+        rows = self.tile(place, tuple(over_loops(block, index) for index in block.indices))
+        for half, part in enumerate(parts):
+            register = Cpp(f"{rows}[{half}]", VALUE[dtype])
+            across = call(f"ms::quad_{combine}", (part,), part.type)
+            self.lines.add(
+                f"{register} = {stored(_combined(combine, self.loaded(place, register), across, dtype), dtype)};"
+            )
+
+    def lane_reduction(self, found: UnitMatch) -> None:
+        block, combine = found.block, _combine(found.block)
+        place = self.places[block.buffer]
+        dtype = place.buffer.dtype
+        with self.braced():
+            here = self.at(block, found.variables, (Var(LANE),))
+            value = self.reduced_value(here, combine)
+            across = call(f"ms::warp_{combine}", (value,), value.type)
+            if self.is_fragment(block.buffer):
+                element = self.element(place, here.indices)
+                total = _combined(combine, self.loaded(place, element), across, dtype)
+                self.lines.add(f"{element} = {stored(total, dtype)};")
+                return
+            name = self.names.new("total")
+            self.lines.add(f"const {across.type} {name} = {across};")
+            element = self.element(place, here.indices)
+            total = _combined(combine, self.loaded(place, element), Cpp(name, across.type), dtype)
+            self.lines.add(f"if (lane == 0) {element} = {stored(total, dtype)};")
+
+
+def neutral(combine: Combine, dtype: DType) -> Cpp:
+    """What changes no result of the combination."""
+    if combine == "sum":
+        return literal(0, dtype)
+    if dtype in FLOATS:
+        return literal(-math.inf if combine == "max" else math.inf, dtype)
+    limits = np.iinfo(numpy_dtype(dtype))
+    return literal(int(limits.min if combine == "max" else limits.max), dtype)
+
+
+def _combine(block: Block) -> Combine:
+    assert block.combine is not None  # the units that reduce are matched by how they combine
+    return block.combine
+
+
+def _combined(combine: Combine, a: Cpp, b: Cpp, dtype: DType) -> Cpp:
+    return scalar(FUNCTIONS[combine], (a, b), dtype, dtype)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
+from pipeline.codegen.cuda.pipelines import Pipelined
 from pipeline.ir.expr import Affine, Expr, affine, loads, substitute
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import PRIVATE, Alloc, Block, Loop, Seq, Stmt, walk
@@ -38,20 +39,23 @@ def is_leaf(stmt: Stmt) -> bool:
     return not threads or stmt is threads[0]
 
 
-def barriers(region: Stmt, shared: Mapping[str, Extent]) -> frozenset[int]:
+def barriers(
+    region: Stmt, shared: Mapping[str, Extent], pipelines: Mapping[int, Pipelined] | None = None
+) -> frozenset[int]:
     """The ids of the nests before which the threads of a block have to meet.
 
     region    the body of a block of the grid
     shared    where the shared buffers lie: those that lie in one place at different times are one buffer here
+    pipelines the loops whose iterations begin with a meeting anyway, by id
     """
-    return frozenset(_Meetings(region, shared).meetings)
+    return frozenset(_Meetings(region, shared, pipelines or {}).meetings)
 
 
 class _Meetings:
     """Runs over a region in order, and over each loop twice, as what its end wrote its beginning may read."""
 
-    def __init__(self, region: Stmt, shared: Mapping[str, Extent]) -> None:
-        self.shared = shared
+    def __init__(self, region: Stmt, shared: Mapping[str, Extent], pipelines: Mapping[int, Pipelined]) -> None:
+        self.shared, self.pipelines = shared, pipelines
         self.found: dict[int, tuple[Access, ...]] = {}
         self.repeated: set[str] = set()  # variables of the loops around the nests
         written = {stmt.buffer for stmt in walk(region) if isinstance(stmt, Block)}
@@ -76,6 +80,8 @@ class _Meetings:
                 return pending
             case Alloc(_, body):
                 return self.visit(body, pending)
+            case Loop() if id(stmt) in self.pipelines:
+                return self.pipelined(self.pipelines[id(stmt)], pending)
             case Loop(axes, body, _):
                 count = math.prod(axis.extent.value for axis in axes)
                 if not count:
@@ -87,6 +93,14 @@ class _Meetings:
                 return pending
             case _:
                 assert_never(stmt)
+
+    def pipelined(self, parts: Pipelined, pending: Pending) -> Pending:
+        """The copies fill a stage that no thread reads until the next meeting."""
+        copies = frozenset(id(copy) for copy in parts.copies)
+        for copy in parts.copies:
+            pending = self.visit(copy, pending)
+        self.repeated |= {axis.var for axis in parts.loop.axes}
+        return self.visit(parts.rest, frozenset()) | copies
 
     def conflict(self, earlier: int, later: int) -> bool:
         """May the later nest touch in one thread what the earlier one touched in another, one of them writing?"""

@@ -11,8 +11,8 @@ from typing import assert_never
 
 from pipeline.codegen.cuda.barriers import is_leaf
 from pipeline.codegen.cuda.cpp import MEMORY, Cpp, infix, integer
+from pipeline.codegen.cuda.emit_copy import CopyEmitter
 from pipeline.codegen.cuda.emit_state import Place
-from pipeline.codegen.cuda.emit_vector import VectorEmitter
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import Const, affine, substitute
 from pipeline.ir.lockstep import THREADS
@@ -23,14 +23,12 @@ REGISTER_LOOP = 64  # iterations up to which a loop is unrolled whose variable s
 
 
 @dataclass(slots=True)
-class Emitter(VectorEmitter):
+class Emitter(CopyEmitter):
     """Statements of one function.
 
-    meetings   ids of the statements before which the threads of a block meet
     nest       kinds of the thread loops around the statement at hand
     """
 
-    meetings: frozenset[int] = frozenset()
     nest: tuple[str, ...] = ()
     used: set[str] = field(default_factory=set)
 
@@ -109,6 +107,8 @@ class Emitter(VectorEmitter):
         match loop.kind:
             case "threadIdx.x" | "threadIdx.y" | "threadIdx.z":
                 self.thread_loop(loop)
+            case "serial" if id(loop) in self.pipelines:
+                self.pipelined(self.pipelines[id(loop)])
             case "vectorized" if (
                 len(loop.axes) == 1 and isinstance(loop.body, Block) and self.vectorized(loop.axes[0], loop.body)
             ):

@@ -13,6 +13,7 @@ from pipeline.codegen.cuda.emit_state import Place, Threads
 from pipeline.codegen.cuda.emit_warp import WarpEmitter
 from pipeline.codegen.cuda.fragment_layout import fragment_layouts
 from pipeline.codegen.cuda.kernel import Launch
+from pipeline.codegen.cuda.pipelines import pipelines, stage_elements
 from pipeline.codegen.cuda.shared_memory import plan_shared, shared_buffers
 from pipeline.errors import CodegenError
 from pipeline.ir.lockstep import GRID, THREADS, thread_extents
@@ -46,12 +47,14 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
     if threads.count > gpu.threads_per_block:
         raise CodegenError(f"{threads.count} threads in a block", where=symbol,
                            why=f"{gpu.arch} has at most {gpu.threads_per_block}")  # fmt: skip
-    ranges, shared_bytes = plan_shared(body, {})
+    pipelined = pipelines(body)
+    stages = {buffer.name: parts.stages for parts in pipelined.values() for buffer in parts.buffers}
+    ranges, shared_bytes = plan_shared(body, stages)
     if shared_bytes > gpu.shared_per_block:
         raise CodegenError(f"{shared_bytes} bytes of shared memory in a block", where=symbol,
                            why=f"{gpu.arch} has at most {gpu.shared_per_block}")  # fmt: skip
-    emitter = WarpEmitter(gpu, threads, names=Names(), lines=Lines(), meetings=barriers(body, ranges),
-                          layouts=fragment_layouts(body, buffers))  # fmt: skip
+    emitter = WarpEmitter(gpu, threads, names=Names(), lines=Lines(), pipelines=pipelined,
+                          meetings=barriers(body, ranges, pipelined), layouts=fragment_layouts(body, buffers))  # fmt: skip
     arguments = _arguments(region, buffers)
     parameters = []
     for name, (reads, writes) in arguments.items():
@@ -62,7 +65,8 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
     for buffer in shared_buffers(body):
         place = Place(buffer, emitter.names.new(buffer.name))
         emitter.places[buffer.name] = place
-        emitter.lines.add(f"MS_SHARED({MEMORY[buffer.dtype]}, {place.name}, {ranges[buffer.name][0]}, {place.count});")
+        count = stage_elements(buffer) * stages[buffer.name] if buffer.name in stages else place.count
+        emitter.lines.add(f"MS_SHARED({MEMORY[buffer.dtype]}, {place.name}, {ranges[buffer.name][0]}, {count});")
     sizes = _grid(grid, emitter)
     head, emitter.lines.text = emitter.lines.text, []
     emitter.statement(body)

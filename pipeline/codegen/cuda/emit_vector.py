@@ -170,7 +170,7 @@ class VectorEmitter(BlockEmitter):
     def by_vectors(self, lanes: Lanes, block: Block, first: Block, found: dict[Load, Wide], store: Wide | None) -> None:
         """Loads, then what each lane computes, then stores."""
         before = self.bindings, self.vectors, self.lane
-        for it in first.iters:  # in the first lane
+        for it in block.iters:  # in any lane
             low, high = self.bounds(it.binding)
             ranges = {**self.facts.ranges, it.var: (max(low, 0), min(high, it.extent.value - 1))}
             self.facts = Facts(ranges, self.facts.sums)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from pipeline.codegen.cuda.emit_state import Place
+from pipeline.codegen.cuda.pipelines import stage_elements
 from pipeline.codegen.memory import Lifetime, plan_memory
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import Alloc, Block, Buffer, Loop, Seq, Stmt
@@ -53,7 +54,9 @@ def plan_shared(region: Stmt, copies: Mapping[str, int]) -> tuple[dict[str, tupl
                 visit(body)
                 if buffer.scope == "shared":
                     place = Place(buffer, buffer.name)
-                    size = place.count * place.item * copies.get(buffer.name, 1)
+                    size = place.count * place.item
+                    if buffer.name in copies:
+                        size = stage_elements(buffer) * place.item * copies[buffer.name]
                     lifetimes.append(Lifetime(buffer.name, size, first, time))
             case _:
                 assert_never(stmt)

@@ -1,0 +1,104 @@
+"""The copies that bring the operands of a product on tensor cores into shared memory, and from there into registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.ir.graph import ITEM_BYTES, DType
+from pipeline.ir.poly import Poly
+from pipeline.schedule.constraint import AtMost
+from pipeline.schedule.nest import block_at
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.steps import (
+    Bind,
+    Blockize,
+    Fuse,
+    Reorder,
+    Split,
+    StorageAlign,
+    Swizzle,
+    Tensorize,
+    TransformLayout,
+    Unroll,
+    Vectorize,
+)
+from pipeline.schedule.variables import Tile
+from rules.schedule.gpu_tensor_units import PIECE
+
+LANES = 32  # of a warp
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTensorFetch:
+    """How all warps together copy a tile into shared memory.
+
+    name     of the block that copies
+    vector   elements that a thread copies at once
+    lanes    of a warp along the rows, and along each row
+    turned   neighbours of a column, not of a row, lie side by side where it comes from
+    """
+
+    name: str
+    vector: int
+    lanes: tuple[Poly, Poly]
+    turned: bool = False
+
+
+def pieces(dtype: DType, width: int) -> int:
+    """Elements that a thread fetches at once, where so many may be fetched together."""
+    most = PIECE // ITEM_BYTES[dtype]
+    while width % most:
+        most //= 2
+    return most
+
+
+def free_lanes(sketch: Sketch, name: str) -> tuple[Sketch, tuple[Poly, Poly]]:
+    """Two parameters that share out the lanes of a warp along rows and columns of a tile."""
+    symbols = (f"t_{name}_y", f"t_{name}_x")
+    sketch = sketch.declare(Tile(symbols, LANES, (1, 1), (LANES, LANES), exact=True))
+    down, across = (Poly.symbol(symbol) for symbol in symbols)
+    return sketch.require(AtMost(f"{name}: all lanes", down * across * -1, -LANES)), (down, across)
+
+
+def fetched(sketch: Sketch, fetch: GpuTensorFetch, warps: Poly, *, swizzled: bool) -> Sketch:
+    """The copy into shared memory, by all threads, each a piece of a row at a time."""
+    name = fetch.name
+    _, place = block_at(sketch.program, name)
+    row, across = (loop.axes[0].var for loop in place.loops[-2:])
+    down, along = fetch.lanes
+    rows = (f"{name}_r", f"{name}_w", f"{name}_y")
+    columns = (f"{name}_c", f"{name}_x", f"{name}_v")
+    sketch = sketch.apply(Split(row, (warps, down), rows))
+    sketch = sketch.apply(Split(across, (along, fetch.vector), columns))
+    lanes = (columns[1], rows[2]) if fetch.turned else (rows[2], columns[1])
+    sketch = sketch.apply(Reorder((rows[0], columns[0], rows[1], *lanes, columns[2])))
+    sketch = sketch.apply(Fuse(lanes))
+    if fetch.vector > 1:
+        sketch = sketch.apply(Vectorize(columns[2]))
+    sketch = sketch.apply(Bind(lanes[0], "threadIdx.x")).apply(Bind(rows[1], "threadIdx.y"))
+    for loop in (rows[0], columns[0]):
+        sketch = sketch.apply(Unroll(loop))
+    return sketch.apply(Swizzle(name)) if swizzled else sketch.apply(StorageAlign(name, fetch.vector))
+
+
+def loaded(sketch: Sketch, name: str, unit: str, sides: tuple[int, int], *, own_first: bool, left: bool) -> Sketch:
+    """The copy from shared memory into fragments: one unit for each tile along the operand's own loops.
+
+    sides       of a unit's tile: along the operand's own loops and along the sum
+    own_first   the operand's own index comes before that of the sum
+    """
+    _, place = block_at(sketch.program, name)
+    first, second = (loop.axes[0].var for loop in place.loops[-2:])
+    batch = len(sketch.program.buffer(name).shape) - 2
+    own, sums = (first, second) if own_first else (second, first)
+    tiles = (*(1 for _ in range(batch)), *((sides[0], 1) if own_first else (1, sides[0])))
+    outer = batch if own_first else batch + 1
+    along = batch + 1 if own_first else batch
+    inner = batch + 2  # the only dimension that is split has its inner part last
+    last = (inner, along) if left else (along, inner)
+    parts = (f"{name}_f", f"{name}_i")
+    sketch = sketch.apply(Split(own, (sides[0],), parts))
+    sketch = sketch.apply(TransformLayout(name, tiles, (*range(batch), outer, *last)))
+    order = (parts[0], parts[1], sums) if left else (parts[0], sums, parts[1])
+    sketch = sketch.apply(Reorder(order)).apply(Unroll(parts[0]))
+    return sketch.apply(Blockize(order[1])).apply(Tensorize(order[1], unit))

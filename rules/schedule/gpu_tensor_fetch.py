@@ -71,7 +71,7 @@ def fetched(sketch: Sketch, fetch: GpuTensorFetch, warps: Poly, *, swizzled: boo
     sketch = sketch.apply(Split(row, (warps, down), rows))
     sketch = sketch.apply(Split(across, (along, fetch.vector), columns))
     lanes = (columns[1], rows[2]) if fetch.turned else (rows[2], columns[1])
-    sketch = sketch.apply(Reorder((rows[0], columns[0], rows[1], *lanes, columns[2])))
+    sketch = sketch.apply(Reorder((rows[1], *lanes, rows[0], columns[0], columns[2])))
     sketch = sketch.apply(Fuse(lanes))
     if fetch.vector > 1:
         sketch = sketch.apply(Vectorize(columns[2]))

@@ -85,3 +85,25 @@ def test_a_loop_asks_for_what_it_reads_when_the_loop_around_it_is_one_further() 
     assert lines and all("i32 0, i32 2, i32 1)" in line for line in lines)
     given = feeds(program)
     np.testing.assert_array_equal(run_program(program, given, native())["C"], given["A"] @ given["B"])
+
+
+def test_a_panel_that_rows_share_is_asked_for_in_parts() -> None:
+    """Each of the six rows asks for a sixth of the panel that follows, instead of all of it again."""
+    text = to_text(packed()).replace("for mm_k in serial(50):", 'for mm_k in serial(50) with prefetch_next="n0":')
+    assert "for mm_m in serial(6):" in text
+    run = 50 * 32 * 4
+    step = -(-run // (6 * 50))
+    code = emit_kernel(from_text(text), described("avx2")).text
+    assert step < 64 and re.search(rf"mul nsw i64 %\w+, {step}\b", code) and re.search(rf", {50 * step}\b", code)
+    assert len(asked(from_text(text))) == COPIES  # one line at a time
+
+
+def test_what_is_not_packed_is_asked_for_row_by_row() -> None:
+    """The rows of B lie apart: each iteration asks for its own, whatever loops are around it."""
+    steps = (Split("mm_n", (32,), ("n0", "n1")), Reorder(("n0", "mm_m", "mm_k", "n1")), CacheWrite("mm", "local", "mm_m"),
+             DecomposeReduction("mm", "mm_k"), Vectorize("n1"))  # fmt: skip
+    program = applied(matmul(6, 70, 50), *steps, Annotate("mm_k", "prefetch_next", "n0"))
+    code = emit_kernel(program, described("avx2")).text
+    assert re.search(rf", {70 * 4}\b", code)
+    given = feeds(program)
+    np.testing.assert_array_equal(run_program(program, given, native())["C"], given["A"] @ given["B"])

@@ -37,6 +37,7 @@ class Emitter(TransposeEmitter):
             if isinstance(inner, Loop):
                 for axis in inner.axes:
                     self.ranges[axis.var] = (0, axis.extent.value - 1)
+                    self.extents[axis.var] = axis.extent.value
         if isinstance(stmt, Loop) and stmt.kind == "parallel":
             self.parallel(stmt)
             return
@@ -201,7 +202,7 @@ class Emitter(TransposeEmitter):
 
     def iteration(self, var: str, body: Stmt) -> None:
         if var in self.ahead:
-            self.prefetch(*self.ahead[var], body)
+            self.prefetch(var, body)
         self.statement(body)
 
     def unrolled(self, axes: list[Axis], body: Stmt) -> None:

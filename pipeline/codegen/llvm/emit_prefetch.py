@@ -20,12 +20,18 @@ PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 imma
 @dataclass(slots=True)
 class PrefetchEmitter(TensorEmitter):
     """Loops with a hint to prefetch. `ahead`, for those that are being emitted: of which loop (itself, or one around
-    it), by how many iterations, and into which level of cache."""
+    it), by how many iterations, and into which level of cache. `extents`: of the loops, outer ones first."""
 
     ahead: dict[str, tuple[str, int, int]] = field(default_factory=dict)
+    extents: dict[str, int] = field(default_factory=dict)
 
-    def prefetch(self, of: str, distance: int, level: int, body: Stmt) -> None:
-        """For each run of global memory that the body reads: that of so many iterations of the loop `of` ahead."""
+    def prefetch(self, var: str, body: Stmt) -> None:
+        """For each run of global memory that the body reads: that of so many iterations of the loop `of` ahead.
+
+        A packed operand that loops between the two do not move is asked for in parts, a part in each of their
+        iterations: memory is read at the pace at which the processor computes, and nothing is asked for twice.
+        """
+        of, distance, level = self.ahead[var]
         asked: set[tuple[str, Linear]] = set()
         inner = {axis.var for stmt in walk(body) if isinstance(stmt, Loop) for axis in stmt.axes}
         for block in (stmt for stmt in walk(body) if isinstance(stmt, Block)):
@@ -34,23 +40,49 @@ class PrefetchEmitter(TensorEmitter):
                 form = None if place is None or place.buffer.scope != "global" else _flat(block, load, place.strides)
                 if place is None or form is None or not form.coefficient(of).terms:
                     continue  # the same memory in each iteration needs to be asked for by nobody
-                start, span = Linear(form.constant.value + form.coefficient(of).value * distance), 0
+                start, span, item = Linear(form.constant.value), 0, ITEM_BYTES[place.buffer.dtype]
                 for name, coefficient in form.terms:
+                    if name == var:
+                        continue
                     if name not in inner:
                         start = start + self.env[name].scale(coefficient.value)
                         continue
                     low, high = (coefficient.value * bound for bound in self.ranges[name])
                     start, span = start + Linear(min(low, high)), span + abs(high - low)
-                lines = span * ITEM_BYTES[place.buffer.dtype] // self.target.line + 1
+                start = start.scale(item) + Linear(form.coefficient(of).value * distance * item)
+                parts = self.parts(form, of, var) if form.coefficient(var) == Poly.of(span + 1) else []
+                if parts:
+                    start, lines = self.part(start, (span + 1) * item, var, parts)
+                else:
+                    start = start + self.env[var].scale(form.coefficient(var).value * item)
+                    lines = span * item // self.target.line + 1
                 if lines <= MOST_LINES and (place.pointer, start) not in asked:
                     asked.add((place.pointer, start))
                     self.ask(place, start, lines, level)
 
+    def parts(self, form: Affine, of: str, var: str) -> list[str]:
+        """The loops between the two that do not move the operand."""
+        names = [*self.env]
+        between = names[names.index(of) + 1 : names.index(var)] if of != var else []
+        return [
+            name for name in between
+            if name in self.extents and self.extents[name] > 1 and not form.coefficient(name).terms
+        ]  # fmt: skip
+
+    def part(self, start: Linear, run: int, var: str, parts: list[str]) -> tuple[Linear, int]:
+        """Of as many runs of so many bytes as the loop has iterations, the share of this iteration of the loops."""
+        number, count = Linear(), 1
+        for name in reversed((*parts, var)):
+            number, count = number + self.env[name].scale(count), count * self.extents[name]
+        bytes_ = -(-run * self.extents[var] // count)
+        lines = -(-bytes_ // self.target.line)
+        return start + number.scale(bytes_ if lines == 1 else lines * self.target.line), lines
+
     def ask(self, place: Place, start: Linear, lines: int, level: int) -> None:
-        """The address may lie beyond the buffer, which a prefetch does not mind, but `inbounds` would."""
+        """The address, in bytes, may lie beyond the buffer, which a prefetch does not mind, but `inbounds` would."""
         b = self.b
         b.declare("llvm.prefetch.p0", PREFETCH)
-        first = self.materialise(start.scale(ITEM_BYTES[place.buffer.dtype]))
+        first = self.materialise(start)
         for line in range(lines):
             address = b.assign(f"getelementptr i8, ptr {place.pointer}, i64 {first}", "ptr")
             if line:

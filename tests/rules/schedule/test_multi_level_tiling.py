@@ -15,7 +15,7 @@ from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.space import ParameterSpace
-from pipeline.schedule.steps import Pack, Vectorize
+from pipeline.schedule.steps import Annotate, Pack, Vectorize
 from pipeline.schedule.variables import Tile
 from pipeline.space.generate import generate
 from rules.schedule.auto_inline import AutoInline
@@ -196,3 +196,11 @@ def test_the_same_program_gives_the_same_sketches() -> None:
     texts = [[to_text(s.program) for _, s in sketches(product())] for _ in range(2)]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) == len(texts[0])
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(4096, True), (64, False)])
+def test_the_next_panel_of_a_large_packed_operand_is_asked_for(size: int, wanted: bool) -> None:
+    """What stays in the cache of a core from one call to the next needs no hint."""
+    (_, sketch), *_ = sketches(product(128, size, 512), MultiLevelTiling(), "b")
+    hints = [step for step in sketch.trace if isinstance(step, Annotate)]
+    assert [step.key for step in hints] == (["prefetch_next"] if wanted else [])

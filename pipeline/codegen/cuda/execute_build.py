@@ -34,8 +34,8 @@ FLAGS = (
 TRAPS = ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
 # Code stays in the order of the text, by which lanes that went different ways are matched.
 ORDER = ("-fno-reorder-blocks",)
-# A large stack touches its pages in order, so that it meets the guard below it; and the kernel's library is loaded after
-# the machine's, where it finds what it lacks.
+# A large stack touches its pages in order, so that it meets the guard below it; and the kernel's library is loaded
+# after the machine's, where it finds what it lacks.
 SYSTEM_FLAGS = {"linux": ("-fstack-clash-protection",), "darwin": ("-undefined", "dynamic_lookup")}
 SECONDS = 120.0
 _SHOWN_LINES = 12  # of what the compiler says, in an error
@@ -93,7 +93,7 @@ def granule(source: CudaSource) -> int:
 def machine_library(compiler: str) -> Path:
     """The library of the machine itself."""
     path = Path(_folder().name) / f"machine-{_name(compiler)}.so"
-    _compile(compiler, HERE / MACHINE, path, ("-O2",))
+    _compile(compiler, HERE / MACHINE, path, ("-O3",))
     return path
 
 

@@ -64,7 +64,7 @@ struct Thread {
 
 struct Warp {
     uint32_t runnable, waiting, full;  // lanes that may go on, that wait at a collective, whose log is full
-    int lanes, met;
+    int lanes, met, phase;
     uint16_t epoch;
     const char *collective;
     Exchange exchange;
@@ -92,6 +92,7 @@ struct Machine {
     long long barriers, math;
     int names;
     char name[NAMES][NAME];
+    const char *literal[NAMES];
     long long collectives[NAMES];
 };
 
@@ -319,11 +320,11 @@ Exchange *ms_exchange() { return &m.warp[ms_current.warp].exchange; }
 
 static void count_collective(const char *name) {
     int i = 0;
-    while (i < m.names && strncmp(m.name[i], name, NAME - 1)) i++;
+    while (i < m.names && m.literal[i] != name) i++;  // where the text of the kernel has it: mostly the same place
     if (i == NAMES) return;
     if (i == m.names) {
         strncpy(m.name[i], name, NAME - 1);
-        m.names++;
+        m.literal[m.names++] = name;
     }
     m.collectives[i]++;
 }
@@ -334,7 +335,7 @@ void ms_meet(const char *name, void (*compute)(Exchange &), int line) {
     Thread &me = m.thread[ms_current.thread];
     me.line = line;
     if (warp.met == 0) warp.collective = name;
-    else if (strcmp(warp.collective, name)) fault(WARP, line, nullptr, 0, 0, -1);
+    else if (warp.collective != name && strcmp(warp.collective, name)) fault(WARP, line, nullptr, 0, 0, -1);
     if (++warp.met < warp.lanes) {
         warp.waiting |= 1u << ms_current.lane;
         warp.runnable &= ~(1u << ms_current.lane);
@@ -347,6 +348,7 @@ void ms_meet(const char *name, void (*compute)(Exchange &), int line) {
         compute(warp.exchange);
     }
     if (m.counted) count_collective(name);
+    warp.phase++;
     warp.met = 0;
     warp.runnable |= warp.waiting;
     warp.waiting = 0;
@@ -390,3 +392,4 @@ MS_COUNTED_ALL(double, )
 }  // namespace ms
 
 #include "machine_control.h"
+#include "machine_product.h"

@@ -57,6 +57,13 @@ void ms_wait(int groups);
 Exchange *ms_exchange();
 void ms_meet(const char *name, void (*compute)(Exchange &), int line);
 void ms_sync_warp(int line);
+// Products of a warp (machine_product.h): words of a lane are those of the accumulator, then of a, then of b
+void ms_product_f16(Exchange &);
+void ms_product_f16_short(Exchange &);  // 8 deep
+void ms_product_f16_half(Exchange &);   // into halves
+void ms_product_bf16(Exchange &);
+void ms_product_tf32(Exchange &);
+void ms_product_s8(Exchange &);
 }
 
 inline Region *shared_region(const char *name, long long offset, long long bytes, int item) {

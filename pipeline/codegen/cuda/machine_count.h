@@ -4,7 +4,7 @@
 constexpr int LOG = 2048, LINES = 8192;
 
 struct Note {
-    long long offset;
+    uint64_t offset : 44, phase : 20;  // phase: how often its warp has met since the last flush
     uint32_t site;  // where the code called, from the launch's function on
     uint16_t line, region : 10, access : 3, size : 3;  // size: bytes as a power of two
 };
@@ -97,19 +97,20 @@ static bool same_instruction(const Note &a, const Note &b) {
     return a.site == b.site && a.region == b.region && a.access == b.access && a.size == b.size;
 }
 
-static uint64_t place(const Note &n) { return static_cast<uint64_t>(n.line) << 34 | static_cast<uint64_t>(n.site) << 2; }
+static bool before(const Note &a, const Note &b) {
+    return a.phase != b.phase ? a.phase < b.phase : a.line != b.line ? a.line < b.line : a.site < b.site;
+}
 
-// Lanes went different ways: those that are farthest back in the text go first, and meet the others behind the branch
+// Lanes went different ways: those that are farthest back in the text go first, and meet the others behind the branch.
+// All pass a collective together, so that what lies before it comes before what lies behind it
 static void flush_divergent() {
     int next[32] = {};
     for (;;) {
-        uint64_t least = ~0ull;
         int leader = -1;
-        for (int lane = 0; lane < 32; lane++) {
-            if (next[lane] == counter.length[lane]) continue;
-            const uint64_t here = place(counter.log[lane][next[lane]]);
-            if (here < least) least = here, leader = lane;
-        }
+        for (int lane = 0; lane < 32; lane++)
+            if (next[lane] < counter.length[lane] &&
+                (leader < 0 || before(counter.log[lane][next[lane]], counter.log[leader][next[leader]])))
+                leader = lane;
         if (leader < 0) return;
         const Note &first = counter.log[leader][next[leader]];
         uint32_t lanes = 0;
@@ -117,7 +118,7 @@ static void flush_divergent() {
         for (int lane = leader; lane < 32; lane++) {
             if (next[lane] == counter.length[lane]) continue;
             const Note &note = counter.log[lane][next[lane]];
-            if (!same_instruction(first, note)) continue;
+            if (first.phase != note.phase || !same_instruction(first, note)) continue;
             offset[lane] = note.offset;
             lanes |= 1u << lane;
             next[lane]++;
@@ -157,6 +158,7 @@ static void flush() {
         flush_divergent();
     }
     memset(counter.length, 0, sizeof counter.length);
+    m.warp[ms_current.warp].phase = 0;
 }
 
 static void leave();
@@ -171,6 +173,7 @@ static void note(Region *r, long long offset, int bytes, int access, int line, v
     }
     Note &n = counter.log[lane][counter.length[lane]++];
     n.offset = offset;
+    n.phase = m.warp[ms_current.warp].phase;
     n.site = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(site) - reinterpret_cast<uintptr_t>(m.call) + (1u << 31));
     n.line = line;
     n.region = r->number;

@@ -109,48 +109,6 @@ MS_FN unsigned to_tf32(float x) {
 namespace ms {
 namespace host {
 
-inline float half_of(unsigned word, int i) { return to_float(f16{static_cast<unsigned short>(word >> 16 * i)}); }
-inline float brain_of(unsigned word, int i) { return to_float(bf16{static_cast<unsigned short>(word >> 16 * i)}); }
-inline float short_of(unsigned word, int) { return float_of(word & 0xffffe000u); }  // the low 13 bits are not looked at
-inline int byte_of(unsigned word, int i) { return static_cast<signed char>(word >> 8 * i); }
-
-// The product of a whole warp: PER elements in a register, GROUPS of 4 * PER columns of a; words of a lane: C of the
-// accumulator, then those of a, then those of b
-template <int C, int PER, int GROUPS, typename T, typename F, typename R, typename W>
-inline void product(Exchange &e, F factor, R read, W write) {
-    for (int l = 0; l < 32; l++) {
-        for (int i = 0; i < C; i++) e.out[l][i] = e.in[l][i];
-        for (int element = 0; element < 4; element++) {
-            const int group = l / 4, upper = element / 2, column = l % 4 * 2 + element % 2;
-            T total = read(e.in[l], element);
-            for (int k = 0; k < GROUPS * 4 * PER; k++) {
-                const int half = k / (4 * PER), place = k / PER % 4;
-                const unsigned a = e.in[group * 4 + place][C + 2 * half + upper];
-                const unsigned b = e.in[column * 4 + place][C + 2 * GROUPS + half];
-                total += static_cast<T>(factor(a, k % PER)) * static_cast<T>(factor(b, k % PER));
-            }
-            write(e.out[l], element, total);
-        }
-    }
-}
-
-inline float read_float(const unsigned *c, int i) { return float_of(c[i]); }
-inline void write_float(unsigned *c, int i, float x) { c[i] = bits_of(x); }
-inline int read_int(const unsigned *c, int i) { return static_cast<int>(c[i]); }
-inline void write_int(unsigned *c, int i, int x) { c[i] = static_cast<unsigned>(x); }
-inline float read_half(const unsigned *c, int i) { return half_of(c[i / 2], i % 2); }
-inline void write_half(unsigned *c, int i, float x) {
-    const unsigned shift = 16 * (i % 2);
-    c[i / 2] = (c[i / 2] & ~(0xffffu << shift)) | static_cast<unsigned>(to<f16>(x).bits) << shift;
-}
-
-inline void product_f16(Exchange &e) { product<4, 2, 2, float>(e, half_of, read_float, write_float); }
-inline void product_bf16(Exchange &e) { product<4, 2, 2, float>(e, brain_of, read_float, write_float); }
-inline void product_f16_short(Exchange &e) { product<4, 2, 1, float>(e, half_of, read_float, write_float); }
-inline void product_tf32(Exchange &e) { product<4, 1, 2, float>(e, short_of, read_float, write_float); }
-inline void product_s8(Exchange &e) { product<4, 4, 2, int>(e, byte_of, read_int, write_int); }
-inline void product_half(Exchange &e) { product<2, 2, 2, float>(e, half_of, read_half, write_half); }
-
 template <int C, int A, int B, typename T>
 MS_FN void multiply(T (&c)[C], const unsigned (&a)[A], const unsigned (&b)[B], const char *name,
                     void (*compute)(Exchange &), int line) {
@@ -189,12 +147,12 @@ template <bool TRANSPOSED, int N, typename A> MS_FN void load_matrices(unsigned 
     MS_FN void NAME(TOTAL (&c)[C], const unsigned (&a)[A], const unsigned (&b)[B], int line = __builtin_LINE()) {      \
         host::multiply(c, a, b, #NAME, host::COMPUTE, line);                                                           \
     }
-MS_MMA(mma_m16n8k16_f16f16f32, float, 4, 4, 2, product_f16)
-MS_MMA(mma_m16n8k16_bf16bf16f32, float, 4, 4, 2, product_bf16)
-MS_MMA(mma_m16n8k16_f16f16f16, unsigned, 2, 4, 2, product_half)
-MS_MMA(mma_m16n8k8_f16f16f32, float, 4, 2, 1, product_f16_short)
-MS_MMA(mma_m16n8k8_tf32, float, 4, 4, 2, product_tf32)
-MS_MMA(mma_m16n8k32_s8s8s32, int, 4, 4, 2, product_s8)
+MS_MMA(mma_m16n8k16_f16f16f32, float, 4, 4, 2, ms_product_f16)
+MS_MMA(mma_m16n8k16_bf16bf16f32, float, 4, 4, 2, ms_product_bf16)
+MS_MMA(mma_m16n8k16_f16f16f16, unsigned, 2, 4, 2, ms_product_f16_half)
+MS_MMA(mma_m16n8k8_f16f16f32, float, 4, 2, 1, ms_product_f16_short)
+MS_MMA(mma_m16n8k8_tf32, float, 4, 4, 2, ms_product_tf32)
+MS_MMA(mma_m16n8k32_s8s8s32, int, 4, 4, 2, ms_product_s8)
 #undef MS_MMA
 
 template <bool TRANSPOSED, typename A> MS_FN void matrices(unsigned &r, const A &rows, host::At i) {

@@ -10,7 +10,8 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++
 
 def counts(body: str, shared: int = 0, threads: int = 32) -> LaunchCounts:
     """Of a kernel of one block with an input x and an output y of 4096 floats, and t, the thread."""
-    text = f'extern "C" MS_KERNEL({threads}) kernel(MS_IN(float) x, MS_OUT(float) y) {{\nconst int t = ms::thread();\n{body}\n}}\n'
+    head = f'extern "C" MS_KERNEL({threads}) kernel(MS_IN(float) x, MS_OUT(float) y) {{'
+    text = f"{head}\nconst int t = ms::thread();\n{body}\n}}\n"
     source = hand.source(
         text,
         hand.argument("x", (4096,), "input"),

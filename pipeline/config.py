@@ -31,6 +31,7 @@ from pipeline.registry import Component, Registry
 COST_MODEL_IS_GIVEN = ("seed",)
 BUILDER_IS_GIVEN = ("function", "target", "workers", "options")
 RUNNER_IS_GIVEN = ("target",)
+PREDICTED_IS_GIVEN = ("target", "predict", "workers")
 ABOUT_DETECTION = ("architectures", "instead")
 MOST_CORES = 1024  # a thread is started for each
 
@@ -281,6 +282,7 @@ class MeasurementSettings(Settings):
     """How candidates are built and timed.
 
     workers     processes that build; null: one per core of the target
+    runner      what checks and times; `predicted` stands in for it where no device of the target is here
     finalists   candidates measured again, in turns, before one is called best
     rounds      of that
     """
@@ -290,6 +292,7 @@ class MeasurementSettings(Settings):
     rounds: PositiveInt
     builder: Component
     runner: Component
+    predicted: Component | None
 
 
 class CodegenSettings(Settings):
@@ -370,6 +373,11 @@ class Config(Settings):
             Part("cost_model", self.cost_model, COST_MODEL_IS_GIVEN),
             Part("measurement.builder", self.measurement.builder, BUILDER_IS_GIVEN),
             Part("measurement.runner", self.measurement.runner, RUNNER_IS_GIVEN),
+            *(
+                Part("measurement.predicted", component, PREDICTED_IS_GIVEN)
+                for component in (self.measurement.predicted,)
+                if component is not None
+            ),
             *(Part(f"compare.plugins.{name}", self.compare.plugins[name]) for name in self.compare.peers),
         )
 

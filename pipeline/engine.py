@@ -23,6 +23,7 @@ from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.target import Target
 from pipeline.machine.cpu import CpuMachine
+from pipeline.machine.cuda import CudaMachine
 from pipeline.machine.machine import VERSION, Feeds, Machine
 from pipeline.measurement.host import memory_of_host
 from pipeline.measurement.protocol import Builder, Runner
@@ -79,7 +80,7 @@ class Run:
         )  # fmt: skip
         rules = self._rules()
         with Store(self.config.store.url) as store:
-            outcome = self._superoptimized(graph, ordinary, machine.target, rules, store)
+            outcome = self._superoptimized(graph, ordinary, machine, rules, store)
             sketches = self._sketches(ordinary, machine.target, rules)
             both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
             tuner, modules = self._tuned(both, machine, store, outcome.interrupted)
@@ -133,15 +134,15 @@ class Run:
         return [generate(lower(task.graph, task.name, task.constants), rules, target) for task in parts.tasks]
 
     def _superoptimized(
-        self, graph: Graph, parts: Partition, target: Target, rules: Sequence[Rule], store: Store
+        self, graph: Graph, parts: Partition, machine: Machine, rules: Sequence[Rule], store: Store
     ) -> Outcome:
         """Fused kernels for what several tasks do, proven and ready to be tuned."""
         settings = self.config.superopt
         if not settings.enabled:
             return Outcome()
         search = Searching.of(
-            self._part(Algebra, settings.algebra, "superopt.algebra"), target, seed=self.config.seed,
-            workers=settings.workers or target.cores, tests=settings.tests, patience=settings.patience,
+            self._part(Algebra, settings.algebra, "superopt.algebra"), machine.target, seed=self.config.seed,
+            workers=settings.workers or machine.threads, tests=settings.tests, patience=settings.patience,
         )  # fmt: skip
         limits = Limits(settings.anchors, settings.nodes)
         effort = Effort(settings.seconds, settings.subprograms, settings.graphs, limits, search.version)
@@ -151,7 +152,7 @@ class Run:
                 if self.config.report.progress:
                     progress.update(done, task=f"of {count}, {name[:40]}")
 
-            outcome = look_for_alternatives(graph, parts, target, rules, effort, search, store, report)
+            outcome = look_for_alternatives(graph, parts, machine.target, rules, effort, search, store, report)
         for line in outcome_lines(outcome):
             log.info("%s", line)
         return outcome
@@ -293,7 +294,7 @@ class Run:
 
 def machine_of(config: Config) -> Machine:
     """The machine of the configuration's target."""
-    return CpuMachine(config)
+    return CudaMachine(config) if config.target.kind == "cuda" else CpuMachine(config)
 
 
 def refuse_too_large(model: Graph, memory: int) -> None:

@@ -64,7 +64,7 @@ class Machine(Protocol):
     compiler     which versions made the code: records of another are not resumed
     fingerprint  the machine in the store
     predicted    its times are a model's and no clock's
-    threads      that a run has, and that peers are given
+    threads      of this host: that a run and its peers have, and how many processes search and build
     """
 
     target: Target

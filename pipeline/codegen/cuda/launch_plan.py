@@ -33,7 +33,7 @@ class PlannedCall:
     """All launches of one kernel, one after the other.
 
     kernel  position in `LaunchPlan.kernels`
-    places  of each of the kernel's arguments that these launches take, by name
+    places  of the kernel's arguments, by name; constants that these launches do not read have none
     label   what a trace and a table show
     task    the tuning task that the kernel was found by
     """

@@ -198,18 +198,19 @@ class _Linker:
         call = self._plan.calls[number]
         kernel = self._plan.kernels[call.kernel]
         bound = self._bound(call)
-        taken = {name for launch in kernel.program.launches for name in launch.arguments}
         places = {}
         for argument in kernel.arguments:
-            if argument.name not in taken:
-                continue
             match argument.role:
                 case "packed":
                     places[argument.name] = self._packed[number, argument.name]
                 case "workspace":
                     places[argument.name] = self._places[_workspace(number, argument)]
-                case "input" | "constant" | "output":
+                case "input" | "output":
                     places[argument.name] = self._places[bound[argument.name]]
+                case "constant":  # one that nothing reads has no place
+                    place = self._places.get(bound[argument.name])
+                    if place is not None and place.area == "weights":
+                        places[argument.name] = place
         return PlannedCall(self._numbers[call.kernel], places, call.label or kernel.symbol, call.task)
 
     def _bound(self, call: Call) -> Mapping[str, str]:

@@ -67,7 +67,9 @@ def check_outputs(
             nearest, allowed = verdict.share, verdict.tolerance
         if not verdict.ok:
             place = [int(i) for i in np.argwhere(mask)[verdict.worst[0]]] if verdict.worst else []
-            reasons.append(f"output {name}, at {place}: {verdict.reason}")
+            reasons.append(
+                f"output {name}: {verdict.reason.replace(f'element {list(verdict.worst)}', f'element {place}')}"
+            )
     elements = sum(array.size for array in execution.outputs.values())
     if elements and not checked:
         reasons.append("no element of any output was written")

@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from pipeline.codegen.cuda.execute_build import compile_for_host, find_compiler, granule
+from pipeline.codegen.cuda.execute_build import adopt_machine, compile_for_host, find_compiler, granule, machine_library
 from pipeline.codegen.cuda.execute_machine import Machine, names_of, whole_grid
 from pipeline.codegen.cuda.execution import Execution, Fault, LaunchCounts
 from pipeline.codegen.cuda.kernel import CudaSource, Launch
@@ -42,7 +43,11 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExecuteJob:
-    """What a worker is asked for; all of it can be pickled. blocks: of each launch, or None for all of them."""
+    """What a worker is asked for; all of it can be pickled.
+
+    blocks   of each launch, or None for all of them
+    machine  the compiler and the path of the library that the parent has, which saves the worker a second
+    """
 
     source: CudaSource
     arrays: Mapping[str, np.ndarray]
@@ -50,6 +55,7 @@ class ExecuteJob:
     count: bool = True
     check: bool = True
     budget: int = BUDGET
+    machine: tuple[str, Path] | None = None
 
 
 def execute(
@@ -80,16 +86,17 @@ def execute(
     Raises UserError where there is no C++ compiler, CodegenError where it refuses the source, or where an array is
     missing or does not fit.
     """
-    if pool is not None:
-        chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)
-        job = ExecuteJob(source, arrays, chosen, count, check, budget)
-        answer = pool.submit(perform, job, timeout_s).result()
-        return answer if isinstance(answer, Execution) else _crashed(source, answer)
     compiler = find_compiler()
     if compiler is None:
         raise UserError("there is no C++ compiler to run emitted kernels with", where="codegen.cuda",
                         why="neither $CXX nor c++, g++ or clang++ was found on the path",
                         todo="Install g++ or clang++, or execute the program by LLVM (execute_by_llvm)")  # fmt: skip
+    if pool is not None:
+        chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)
+        machine = (compiler, machine_library(compiler))
+        job = ExecuteJob(source, arrays, chosen, count, check, budget, machine)
+        answer = pool.submit(perform, job, timeout_s).result()
+        return answer if isinstance(answer, Execution) else _crashed(source, answer)
     libraries = compile_for_host(source, compiler)
     start = time.perf_counter()
     with _LOCK:
@@ -103,6 +110,8 @@ def execute(
 
 def perform(job: ExecuteJob) -> Execution:
     """What a worker process does."""
+    if job.machine is not None:
+        adopt_machine(*job.machine)
     choice: BlockChoice | None = None
     if job.blocks is not None:
         by_launch = dict(zip(job.source.launches, job.blocks, strict=True))

@@ -89,12 +89,22 @@ def granule(source: CudaSource) -> int:
     return min((_SIZES.get(re.split(r"[\s:]+", name.strip())[-1], 4) for name in types), default=4)
 
 
-@functools.cache
+_MACHINES: dict[str, Path] = {}  # by compiler
+
+
 def machine_library(compiler: str) -> Path:
     """The library of the machine itself."""
-    path = Path(_folder().name) / f"machine-{_name(compiler)}.so"
-    _compile(compiler, HERE / MACHINE, path, ("-O3",))
-    return path
+    if compiler not in _MACHINES:
+        path = Path(_folder().name) / f"machine-{_name(compiler)}.so"
+        _compile(compiler, HERE / MACHINE, path, ("-O3",))
+        _MACHINES[compiler] = path
+    return _MACHINES[compiler]
+
+
+def adopt_machine(compiler: str, path: Path) -> None:
+    """Use the library that another process compiled with the same compiler, as long as it is there."""
+    if compiler not in _MACHINES and path.exists():
+        _MACHINES[compiler] = path
 
 
 @functools.lru_cache(maxsize=64)

@@ -113,7 +113,7 @@ class ParameterSpace:
             if not reach:
                 continue
             # Larger factors first, with chance: halving them is what brings the limit nearest.
-            weights = np.log(rows[where][:, reach] + 0.0) + rng.random((len(where), len(reach)))
+            weights = np.log(np.maximum(rows[where][:, reach], 1)) + rng.random((len(where), len(reach)))
             picked = np.array(reach, np.int64)[weights.argmax(axis=1)]
             for column in sorted(set(picked.tolist())):
                 chosen = where[picked == column]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.ir.expr import Const, Var
-from pipeline.ir.lockstep import GRID, THREADS
+from pipeline.ir.lockstep import THREADS
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Block, Loop, walk
 from pipeline.ir.target import Target
@@ -19,13 +19,14 @@ from rules.schedule.gpu_decompose import decomposed
 from rules.schedule.gpu_inner_threads import bound_inside
 from rules.schedule.gpu_lane import lane_loop, vector_widths
 
+BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 WARP = 32
 SERIAL = 8  # vectors that one thread handles, at most
 ENOUGH = 256  # threads of a block along one loop, where another need not join in
 
 
 @dataclass(frozen=True, slots=True)
-class AutoBind:
+class GpuAutoBind:
     """Threads of all blocks share the elements that a block stores; each thread handles a few vectors of them.
 
     The loop along which memory is contiguous is split in blocks, vectors that a thread handles one after another,
@@ -44,7 +45,7 @@ class AutoBind:
             return [decomposed(sketch, block)] if found.init is not None else []
         if _untouched(found, place):
             return [_elements(sketch, found, place, target.gpu.threads_per_block)]
-        if place.path and not any(isinstance(stmt, Loop) and stmt.kind in GRID for stmt in walk(place.root)):
+        if place.path and not any(isinstance(stmt, Loop) and stmt.kind in BLOCKS for stmt in walk(place.root)):
             sketch = _outer(sketch, place, target.gpu.threads_per_block)
             _, place = block_at(sketch.program, block)
         if not any(loop.kind in THREADS for loop in place.loops):

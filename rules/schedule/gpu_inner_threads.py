@@ -22,7 +22,7 @@ OTHERS = (1, 2, 4, 8)  # threads along the one before it
 
 
 @dataclass(frozen=True, slots=True)
-class InnerThreads:
+class GpuInnerThreads:
     """Inside a grid or parallel loop that several blocks share, threads share the loops that are one block's own.
 
     A reduction stays inside a thread. The threads meet after each block.

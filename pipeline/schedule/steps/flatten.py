@@ -101,9 +101,11 @@ class Flatten:
 
         def counted(index: Expr) -> Expr:
             form = affine(index)
-            steps = {} if form is None else {name: form.coefficient(name) for name, _, _ in radix}
+            if form is None:
+                return flat(index)
+            steps = {name: form.coefficient(name) for name, _, _ in radix}
             step = next((steps[name] for name, apart, extent in radix if extent > 1 and apart == 1), Poly.of(0))
-            if form is None or not step.terms:
+            if not step.terms:
                 return flat(index)
             if any(extent > 1 and steps.get(name) != step * apart for name, apart, extent in radix):
                 return flat(index)

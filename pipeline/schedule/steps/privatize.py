@@ -19,7 +19,7 @@ from pipeline.schedule.nest import (
     no_buffer,
     reads,
 )
-from pipeline.schedule.rewrite import over_iters, with_loads
+from pipeline.schedule.rewrite import over_iters, with_loads, without_idle
 
 Slot = tuple[str, int]  # a thread axis: the kind of its loop, and which of the loop's axes it is
 
@@ -87,7 +87,8 @@ class Privatize:
                 form = _form(block, place, nests, indices, self.buffer)
                 assert not isinstance(form, str)
                 shape = tuple(product([extent for _, extent in index.own]) for index in form)
-            changed[block.name] = _private(block, place, self.buffer)
+            private = _private(block, place, self.buffer)
+            changed[block.name] = without_idle(private, extents(place.axes), program.derived)
         assert shape is not None
         target = replace(found, shape=shape, scope=self.scope, pad=Poly.of(0), swizzled=False)
 

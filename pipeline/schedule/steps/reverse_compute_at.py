@@ -64,7 +64,8 @@ class ReverseComputeAt:
             return reason
         if place.region == there.region and place.prologue == there.prologue:
             return f"block {self.block} is in the region of loop {self.loop} already"
-        if len(stored_iters(block)) != len(block.iters):
+        stored = {it.var for it in stored_iters(block)}
+        if any(it.var not in stored and it.extent != Poly.of(1) for it in block.iters):
             return f"block {self.block} knows the loops around it: move it before it is packed or cached"
         producer = _producer(program, block, loop)
         if producer is None:

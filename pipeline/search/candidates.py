@@ -14,6 +14,7 @@ from pipeline.ir.target import Target
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.space import ParameterSpace
 from pipeline.schedule.variables import Rows
+from pipeline.search.gpu_model import GpuModel
 from pipeline.search.nest_model import NestModel
 
 Array = NDArray[np.float64]
@@ -32,8 +33,9 @@ class SketchSpace:
         return ParameterSpace.of(self.sketch)
 
     @cached_property
-    def model(self) -> NestModel:
-        return NestModel(self.sketch.program, self.target)
+    def model(self) -> NestModel | GpuModel:
+        model = GpuModel if self.target.kind == "cuda" else NestModel
+        return model(self.sketch.program, self.target)
 
     def draw(self, n: int, rng: np.random.Generator) -> Rows:
         """n valid rows, not always different ones; none at all where no row is valid."""

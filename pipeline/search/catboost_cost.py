@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from pipeline.schedule.variables import Rows
 from pipeline.search.candidates import History, SketchSpace
-from pipeline.search.nest_model import FEATURES
 
 LEAST = 8  # measurements of all tasks before the first fit
 FLOOR = 1e-9
@@ -64,7 +63,8 @@ class CatboostCost:
 def _table(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Features and log ratios of what was measured; a failure counts as ten times slower than predicted."""
     seen = history.observations
-    features, targets = np.empty((len(seen), len(FEATURES))), np.empty(len(seen))
+    width = len(history.spaces[0].model.features)  # the same for all, as they are for one target
+    features, targets = np.empty((len(seen), width)), np.empty(len(seen))
     for number, space in enumerate(history.spaces):
         where = [i for i, observation in enumerate(seen) if observation.candidate.sketch == number]
         rows = np.array([seen[i].candidate.row for i in where], np.int64).reshape(len(where), len(space.space.columns))

@@ -75,6 +75,8 @@ class Leaf:
 class NestModel:
     """The analytic model of one program with parameters."""
 
+    features = FEATURES
+
     def __init__(self, program: Program, target: Target) -> None:
         self.target = target
         self.regions: list[list[Leaf]] = []

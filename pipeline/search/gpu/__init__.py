@@ -1,0 +1,1 @@
+"""The parts of the analytic model of programs on GPUs."""

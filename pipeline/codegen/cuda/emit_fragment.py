@@ -118,10 +118,10 @@ class FragmentEmitter(Emitter):
     def braced(self) -> Iterator[None]:
         """Braces around what is emitted inside, if it declares anything."""
         lines, start, depth = self.lines, len(self.lines.text), self.lines.depth
+        taken, constants, bindings = set(self.names.taken), dict(self.constants), self.bindings
         with self.scope():
-            bindings = self.bindings
             yield
-            self.bindings = bindings
+        self.names.taken, self.constants, self.bindings = taken, constants, bindings
         added = lines.text[start:]
         if any(line.startswith(INDENT * depth + "const ") for line in added):
             inside = [f"{INDENT}{line}" if line else line for line in added]
@@ -129,8 +129,7 @@ class FragmentEmitter(Emitter):
 
     def single(self, block: Block) -> None:
         """One place, under its conditions."""
-        with self.braced():
-            self.block(block)
+        self.block(block)
 
     def computed(self, block: Block) -> tuple[str | None, Cpp]:
         """The test under which the block stores into a fragment at one place, if there is one, and what, in the type of
@@ -148,8 +147,8 @@ class FragmentEmitter(Emitter):
 
     def packed(self, blocks: Sequence[Block]) -> None:
         """The elements of one register of a fragment, each of which one of the blocks stores."""
-        place = self.places[blocks[0].buffer]
-        with self.braced():
+        place, bindings = self.places[blocks[0].buffer], self.bindings
+        with self.scope():
             values: list[Cpp] = []
             target = ""
             for block in blocks:
@@ -160,6 +159,7 @@ class FragmentEmitter(Emitter):
                         value = Cpp(f"{test} ? {value} : {self.part_of(place, target, part)}", value.type)
                     values.append(value)
             self.lines.add(f"{target} = {self.word(values, place)};")
+        self.bindings = bindings
 
     def word(self, values: list[Cpp], place: Place) -> Cpp:
         """One register of a factor, made of its elements."""

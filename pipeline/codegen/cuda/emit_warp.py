@@ -10,6 +10,7 @@ from pipeline.codegen.cuda.cpp import AND, MEMORY, VALUE, Cpp
 from pipeline.codegen.cuda.emit import Emitter
 from pipeline.codegen.cuda.emit_block import rounded_once
 from pipeline.codegen.cuda.emit_fragment import neighbours
+from pipeline.codegen.cuda.emit_state import Place
 from pipeline.codegen.cuda.emit_warp_reduce import ReduceEmitter
 from pipeline.codegen.cuda.fragment_layout import GROUP, LANE, Layout, unit_of
 from pipeline.codegen.cuda.scalar import stored
@@ -47,7 +48,7 @@ class WarpEmitter(ReduceEmitter):
     def unit(self, loop: Loop, name: str) -> None:
         """A tensorized nest. CodegenError where it is not what it is said to be."""
         unit, found = self.unit_of(loop)
-        with self.lanes():
+        with self.lanes(), self.braced():
             self.meet_lanes(found.block)
             match INTRINSICS[unit].kind:
                 case "product":
@@ -93,7 +94,7 @@ class WarpEmitter(ReduceEmitter):
             if self.is_fragment(block.buffer):
                 self.single(block)
                 return
-            with self.lines.block("if (lane == 0)"):
+            with self.braces("if (lane == 0)"):
                 self.block(block)
 
     def unit_of(self, loop: Loop) -> tuple[str, UnitMatch]:
@@ -142,7 +143,7 @@ class WarpEmitter(ReduceEmitter):
             if self.is_fragment(block.buffer):
                 self.single(block)
             else:
-                with self.lines.block("if (lane % 4 == 0)"):
+                with self.braces("if (lane % 4 == 0)"):
                     self.single(block)
 
     def store_pair(self, pair: Sequence[Block]) -> bool:
@@ -153,23 +154,29 @@ class WarpEmitter(ReduceEmitter):
             return False
         if not neighbours([self.indices_over_loops(block, block.indices) for block in pair], place):
             return False
-        type_ = MEMORY[place.buffer.dtype]
-        with self.braced():
+        bindings = self.bindings
+        with self.scope():
             tests = self.enter(first)
             if tests is None:
                 return True
-            head = f"if ({' && '.join(test.at(AND) for test in tests)})" if tests else None
-            with self.lines.block(head) if head else self.lines.block(""):
-                self.hold_pairs(first, second)
-                offset = self.offset(place, first.indices)
-                values = [stored(self.value(rounded_once(first.value)), place.buffer.dtype)]
-                with self.assuming(self.facts):
-                    self.enter(second)  # under the same tests
-                    values.append(stored(self.value(rounded_once(second.value)), place.buffer.dtype))
-                text = ", ".join(value.text for value in values)
-                self.lines.add(f"ms::store<{PAIR}>({place.name}, {offset}, ms::vec<{type_}, {PAIR}>{{{{{text}}}}});")
-            self.held.clear()
+            if tests:
+                with self.braces(f"if ({' && '.join(test.at(AND) for test in tests)})"):
+                    self.store_neighbours(place, first, second)
+            else:
+                self.store_neighbours(place, first, second)
+        self.bindings = bindings
         return True
+
+    def store_neighbours(self, place: Place, first: Block, second: Block) -> None:
+        self.hold_pairs(first, second)
+        offset = self.offset(place, first.indices)
+        values = [stored(self.value(rounded_once(first.value)), place.buffer.dtype)]
+        self.enter(second)  # under the same tests
+        values.append(stored(self.value(rounded_once(second.value)), place.buffer.dtype))
+        self.held.clear()
+        text = ", ".join(value.text for value in values)
+        vector = f"ms::vec<{MEMORY[place.buffer.dtype]}, {PAIR}>"
+        self.lines.add(f"ms::store<{PAIR}>({place.name}, {offset}, {vector}{{{{{text}}}}});")
 
     def indices_over_loops(self, block: Block, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         bindings = {it.var: it.binding for it in block.iters}

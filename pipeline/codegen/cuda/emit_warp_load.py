@@ -69,7 +69,7 @@ class LoadEmitter(FragmentEmitter):
             name = self.declare(axis)
             self.facts = Facts({**self.facts.ranges, axis.var: (0, extent - together)}, self.facts.sums)
             self.lines.add("#pragma unroll")
-            with self.lines.block(f"for (int {name} = 0; {name} < {extent}; {name} += {together})"):
+            with self.braces(f"for (int {name} = 0; {name} < {extent}; {name} += {together})"):
                 targets = [self.target(found.block, {axis.var: add(Var(axis.var), Const(number))})
                            for number in range(together)]  # fmt: skip
                 self.load_matrices(layout, found.variables, matrices, targets, {axis.var: Var(axis.var)}, axis)

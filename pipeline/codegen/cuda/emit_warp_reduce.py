@@ -28,9 +28,8 @@ class ReduceEmitter(LoadEmitter):
 
     def row_reduction(self, found: UnitMatch) -> None:
         """The four lanes of a group hold the columns of its rows."""
-        with self.braced():
-            parts = [self.partial(found, half) for half in range(HALVES_OF_ROWS)]
-            self.reduce_rows(found.block, parts)
+        parts = [self.partial(found, half) for half in range(HALVES_OF_ROWS)]
+        self.reduce_rows(found.block, parts)
 
     def row_reductions(self, loop: Loop, found: UnitMatch) -> bool:
         """A loop around one reduction into rows that stay: each lane reduces what it holds of all tiles first. False
@@ -41,19 +40,18 @@ class ReduceEmitter(LoadEmitter):
             return False
         dtype = self.places[found.block.buffer].buffer.dtype
         combine = _combine(found.block)
-        with self.lines.block(""), self.scope():
+        with self.braces(), self.scope():
             name = self.names.new("part")
             start = neutral(combine, dtype)
             self.lines.add(f"{start.type} {name}[{HALVES_OF_ROWS}] = {{{start}, {start}}};")
             with self.scope():
                 variable = self.declare(axis)
                 self.lines.add("#pragma unroll")
-                with self.lines.block(f"for (int {variable} = 0; {variable} < {axis.extent.value}; ++{variable})"):
+                with self.braces(f"for (int {variable} = 0; {variable} < {axis.extent.value}; ++{variable})"):
                     for half in range(HALVES_OF_ROWS):
-                        with self.braced():
-                            part = self.partial(found, half)
-                            total = Cpp(f"{name}[{half}]", start.type)
-                            self.lines.add(f"{total} = {_combined(combine, total, part, dtype)};")
+                        part = self.partial(found, half)
+                        total = Cpp(f"{name}[{half}]", start.type)
+                        self.lines.add(f"{total} = {_combined(combine, total, part, dtype)};")
             parts = [Cpp(f"{name}[{half}]", start.type) for half in range(HALVES_OF_ROWS)]
             self.reduce_rows(found.block, parts)
         return True
@@ -96,20 +94,19 @@ class ReduceEmitter(LoadEmitter):
         block, combine = found.block, _combine(found.block)
         place = self.places[block.buffer]
         dtype = place.buffer.dtype
-        with self.braced():
-            here = self.at(block, found.variables, (Var(LANE),))
-            value = self.reduced_value(here, combine)
-            across = call(f"ms::warp_{combine}", (value,), value.type)
-            if self.is_fragment(block.buffer):
-                element = self.element(place, here.indices)
-                total = _combined(combine, self.loaded(place, element), across, dtype)
-                self.lines.add(f"{element} = {stored(total, dtype)};")
-                return
-            name = self.names.new("total")
-            self.lines.add(f"const {across.type} {name} = {across};")
+        here = self.at(block, found.variables, (Var(LANE),))
+        value = self.reduced_value(here, combine)
+        across = call(f"ms::warp_{combine}", (value,), value.type)
+        self.bindings = {it.var: it.binding for it in here.iters}
+        if self.is_fragment(block.buffer):
             element = self.element(place, here.indices)
-            total = _combined(combine, self.loaded(place, element), Cpp(name, across.type), dtype)
-            self.lines.add(f"if (lane == 0) {element} = {stored(total, dtype)};")
+            total = _combined(combine, self.loaded(place, element), across, dtype)
+            self.lines.add(f"{element} = {stored(total, dtype)};")
+            return
+        name = self.constant("total", across)
+        element = self.element(place, here.indices)
+        total = _combined(combine, self.loaded(place, element), name, dtype)
+        self.lines.add(f"if (lane == 0) {element} = {stored(total, dtype)};")
 
 
 def neutral(combine: Combine, dtype: DType) -> Cpp:

@@ -18,32 +18,17 @@ from pipeline.codegen.llvm.compile import LoadedObject
 from pipeline.codegen.llvm.link import aligned_zeros
 from pipeline.codegen.llvm.team import Team, own_cores
 from pipeline.codegen.memory import ALIGNMENT
-from pipeline.codegen.module import MemoryFigures, Port
+from pipeline.codegen.module import MemoryFigures
 from pipeline.errors import UserError, listed
 from pipeline.ir.graph import Shape
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.runtime.artifact import Artifact, load_artifact
+from pipeline.runtime.node_arg import NodeArg, admitted
 
 _ALIGN_FROM = 1 << 14  # bytes; below, aligning costs more than it saves
-_ONNX_NAMES = {"float32": "float", "float64": "double"}
 _JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _BIND = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-class NodeArg:
-    """An input or an output: `name`, `shape` (a list), `type` as ONNX writes it, and NumPy's `dtype`."""
-
-    __slots__ = ("dtype", "name", "shape", "type")
-
-    def __init__(self, port: Port) -> None:
-        self.name = port.name
-        self.shape = list(port.shape)
-        self.dtype = numpy_dtype(port.dtype)
-        self.type = f"tensor({_ONNX_NAMES.get(port.dtype, port.dtype)})"
-
-    def __repr__(self) -> str:
-        return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
 class _Context:
@@ -274,7 +259,7 @@ class Session:
                 or array.shape != shape
                 or not array.flags.c_contiguous
             ):
-                array = _admit(name, array, shape, dtype)
+                array = admitted(name, array, shape, dtype)
             elif not array.flags.aligned:
                 array = array.copy()
             held.append(array)
@@ -341,30 +326,6 @@ def _aligned_empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 def _cores_here() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def load(path: Path | str, **options: Any) -> Session:
-    """A session over the artifact in that folder; the options are those of `Session`."""
-    return Session(path, **options)
-
-
-def _admit(name: str, value: Any, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """What is not at once an array as the model wants it: copied where that changes no value, else refused."""
-    array = np.asarray(value)
-    if array.dtype != dtype and array.dtype.newbyteorder("=") != dtype:
-        raise UserError(
-            "the input has the wrong dtype",
-            where=name,
-            why=f"{array.dtype} was given and the model takes {dtype}",
-            todo=f"Convert it with .astype({dtype.name!r})",
-        )
-    if array.shape != shape:
-        raise UserError(
-            "the input has the wrong shape",
-            where=name,
-            why=f"{list(array.shape)} was given and the model takes {list(shape)}",
-        )
-    return np.require(array, dtype, ["C", "A"])
 
 
 def _after_fork() -> None:

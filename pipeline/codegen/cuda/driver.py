@@ -7,6 +7,7 @@ architecture, too little memory. What a kernel does wrong is a MeasureError; the
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -191,6 +192,13 @@ class Device:
         """Waits for all that was queued. What a kernel did wrong is told here."""
         self.call("cuStreamSynchronize", stream)
 
+    def wait_for(self, other: Any, stream: Any) -> None:
+        """Makes a stream wait for all that was queued on another one until now."""
+        event = self.event()
+        self.record(event, other)
+        self.call("cuStreamWaitEvent", stream, event, 0)
+        self.call("cuEventDestroy", event)  # the driver keeps it until it was waited for
+
     def event(self) -> Any:
         """A new one, for times."""
         return self.call("cuEventCreate", _BLOCKING_SYNC_OFF)
@@ -198,9 +206,12 @@ class Device:
     def record(self, event: Any, stream: Any) -> None:
         self.call("cuEventRecord", event, stream)
 
-    def elapsed_ms(self, first: Any, last: Any) -> float:
-        """Between two events that have passed."""
-        return float(self.call("cuEventElapsedTime", first, last))
+    def spans_ms(self, events: Sequence[Any]) -> list[float]:
+        """Between each two events that follow each other and have passed; they are used up."""
+        spans = [float(self.call("cuEventElapsedTime", a, b)) for a, b in itertools.pairwise(events)]
+        for event in events:
+            self.call("cuEventDestroy", event)
+        return spans
 
     def captured(self, stream: Any, work: Callable[[], None]) -> Any:
         """What `work` queues on the stream, as a graph that is ready to be launched again and again."""

@@ -1,0 +1,17 @@
+"""From the folder of an artifact to a session on the kind of machine that it was made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.runtime.artifact_folder import kind_of, read_manifest
+from pipeline.runtime.cuda_session import CudaSession
+from pipeline.runtime.session import Session
+
+
+def load(path: Path | str, **options: Any) -> Session | CudaSession:
+    """A session over the artifact in that folder; the options are those of `Session`, or of `CudaSession`."""
+    if kind_of(read_manifest(Path(path))) == "cuda":
+        return CudaSession(path, **options)
+    return Session(path, **options)

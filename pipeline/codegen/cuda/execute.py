@@ -29,6 +29,7 @@ Block = tuple[int, int, int]
 BlockChoice = Callable[[Launch], Sequence[Block] | None]
 WorkspaceSource = Callable[[Launch], Mapping[str, np.ndarray]]
 
+ALL_BLOCKS = 1 << 40
 BUDGET = 2_000_000_000  # accesses and barriers of one execution, of all threads together
 WHOLE_SECONDS = 2.0  # a launch that others need runs whole where that is not expected to take longer
 _PATTERN = b"\xa5\x5a\xc3\x3c\x96\x69\xf0\x0f"
@@ -52,7 +53,7 @@ class ExecuteJob:
     source: CudaSource
     arrays: Mapping[str, np.ndarray]
     blocks: tuple[tuple[Block, ...] | None, ...] | None = None
-    count: bool = True
+    count: bool | int = True
     check: bool = True
     budget: int = BUDGET
     machine: tuple[str, Path] | None = None
@@ -63,7 +64,7 @@ def execute(
     arrays: Mapping[str, np.ndarray],
     *,
     blocks: BlockChoice | None = None,
-    count: bool = True,
+    count: bool | int = True,
     check: bool = True,
     workspaces: WorkspaceSource | None = None,
     budget: int = BUDGET,
@@ -77,7 +78,7 @@ def execute(
                 A launch that writes a workspace for a later one runs whole where that takes no more than two seconds
                 (by the time of the chosen blocks), or where there is no other source of its values
     workspaces  gives the values of the workspaces that a launch writes, for those that only ran in part
-    count       count accesses · check: look for races, unwritten elements and copies in flight. Without both, only
+    count       count accesses: in all blocks that run, in none, or in so many of each launch · check: look for races, unwritten elements and copies in flight. Without both, only
                 bounds, alignment, barriers and collectives are checked
     budget      accesses and barriers of all threads, after which the kernel counts as endless
     pool        run in a worker process, in which a crash or an endless loop costs this call only: it becomes a fault.
@@ -100,7 +101,7 @@ def execute(
     libraries = compile_for_host(source, compiler)
     start = time.perf_counter()
     with _LOCK:
-        run = _Run(source, arrays, Machine(libraries, checked=check, counted=count, budget=budget), count)
+        run = _Run(source, arrays, Machine(libraries, checked=check, budget=budget), count)
         run.prologue()
         for number in range(len(source.launches)):
             if run.sound:
@@ -122,8 +123,11 @@ def perform(job: ExecuteJob) -> Execution:
 class _Run:
     """The arrays of one execution, and what it found so far."""
 
-    def __init__(self, source: CudaSource, arrays: Mapping[str, np.ndarray], machine: Machine, count: bool) -> None:
-        self._source, self._machine, self._count = source, machine, count
+    def __init__(
+        self, source: CudaSource, arrays: Mapping[str, np.ndarray], machine: Machine, count: bool | int
+    ) -> None:
+        self._source, self._machine = source, machine
+        self._count = ALL_BLOCKS if count is True else int(count)
         self._lines = source.source.splitlines()
         self._granule = granule(source)
         self._faults: list[Fault] = []
@@ -186,12 +190,12 @@ class _Run:
         )
 
     def _perform(self, launch: Launch, blocks: np.ndarray) -> None:
-        self.sound = self._machine.launch(launch, blocks, self._granule) and self.sound
+        self.sound = self._machine.launch(launch, blocks, self._granule, self._count) and self.sound
 
     def _note(self, launch: Launch, blocks: int) -> None:
         self._faults += self._machine.faults(launch, self._lines)
         if self._count:
-            self._counts.append(self._machine.counts(launch, blocks))
+            self._counts.append(self._machine.counts(launch, min(blocks, self._count)))
 
     def _argument(self, name: str) -> Argument:
         return next(argument for argument in self._source.arguments if argument.name == name)

@@ -31,13 +31,12 @@ _FAULT = np.dtype([
 class Machine:
     """One set of arguments, and launches one after another. One at a time in a process: the library has one state."""
 
-    def __init__(self, libraries: HostLibraries, *, checked: bool, counted: bool, budget: int) -> None:
+    def __init__(self, libraries: HostLibraries, *, checked: bool, budget: int) -> None:
         self._library = _load(libraries.machine)
         self._kernel = ctypes.CDLL(str(libraries.kernel))
-        self._counted = counted
         self._numbers: dict[str, int] = {}
         self._arrays: list[np.ndarray] = []  # kept alive while the library has their addresses
-        self._library.ms_open(int(checked), int(counted), _I64(budget))
+        self._library.ms_open(int(checked), _I64(budget))
 
     def argument(self, name: str, array: np.ndarray, *, tracked: bool, written: bool) -> None:
         """Make an array known. tracked: kernels write it; its elements are taken as `written`, or as not yet."""
@@ -53,14 +52,14 @@ class Machine:
         """Take all elements of an argument as written from now on."""
         self._library.ms_fill(self._numbers[name])
 
-    def launch(self, launch: Launch, blocks: np.ndarray, granule: int) -> bool:
-        """Run these blocks (int32, rows of x, y, z). False where a fault stopped them."""
+    def launch(self, launch: Launch, blocks: np.ndarray, granule: int, counted: int) -> bool:
+        """Run these blocks (int32, rows of x, y, z), and count in the first ones. False where a fault stopped them."""
         numbers = (ctypes.c_int * len(launch.arguments))(*(self._numbers[name] for name in launch.arguments))
         blocks = np.ascontiguousarray(blocks, np.int32)
         call = ctypes.cast(getattr(self._kernel, f"ms_call_{launch.symbol}"), ctypes.c_void_p)
         code = self._library.ms_launch(
             call, numbers, len(launch.arguments), launch.threads, _I64(launch.shared_bytes), granule.bit_length() - 1,
-            ctypes.c_long(STACK_BYTES), ctypes.c_void_p(blocks.ctypes.data), _I64(len(blocks)),
+            ctypes.c_long(STACK_BYTES), ctypes.c_void_p(blocks.ctypes.data), _I64(len(blocks)), _I64(counted),
         )  # fmt: skip
         if code == 2:
             raise MemoryError(f"no memory for the {launch.threads} threads of {launch.symbol}")
@@ -95,7 +94,7 @@ class Machine:
         )  # fmt: skip
 
     def counts(self, launch: Launch, blocks: int) -> LaunchCounts:
-        """Of the launch that ran last."""
+        """Of the launch that ran last, in which so many blocks were counted."""
         loads: dict[str, Traffic] = {}
         stores: dict[str, Traffic] = {}
         for number in range(self._library.ms_region_count()):

@@ -88,7 +88,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCounts:
-    """What the blocks of one launch did that ran.
+    """What blocks of one launch did: `blocks` of them, where not all were counted.
 
     loads, stores  by buffer, global and shared
     instructions   of a warp, by kind: "ld.global", "st.shared", "ldmatrix", "cp.async", each collective by its name;

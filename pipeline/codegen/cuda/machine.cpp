@@ -179,6 +179,10 @@ static bool same_epoch_conflict(uint16_t other, uint16_t warp_epoch, const Warp 
 static void check_read(Region *r, Cell &c, long long offset, int bytes, int line, bool whole_warp) {
     const int me = ms_current.thread;
     const Warp &warp = m.warp[ms_current.warp];
+    // Read by many warps already, or by this thread alone, and written before the last barrier: nothing new
+    if (c.read_epoch == m.epoch && c.write_epoch < m.epoch && c.read_warp_epoch == warp.epoch && !(c.writer & IN_FLIGHT) &&
+        (c.reader & THREAD) >> 5 == ms_current.warp && (c.reader & MANY_LANES || c.reader == me) && !whole_warp)
+        return;
     const uint32_t since = r->shared ? m.block_start : 1;
     if (c.write_epoch < since) {
         fault(UNWRITTEN, line, r, offset, bytes, -1);
@@ -306,7 +310,7 @@ void ms_sync(int line) {
                 break;
             }
         m.arrived = 0;
-        m.barriers++;
+        m.barriers += m.counted;
         m.epoch++;
         for (int w = 0; w < m.warps; w++) {
             m.warp[w].epoch = 0;
@@ -377,13 +381,13 @@ void ms_wait(int groups) {
 }
 
 #define MS_COUNTED(F, S, name) \
-    F ms_##name##S(F x) { m.math++; return ::name##S(x); }
+    F ms_##name##S(F x) { m.math += m.counted; return ::name##S(x); }
 #define MS_COUNTED_ALL(F, S)                                                                                      \
     MS_COUNTED(F, S, exp) MS_COUNTED(F, S, log) MS_COUNTED(F, S, tanh) MS_COUNTED(F, S, erf) MS_COUNTED(F, S, sqrt) \
     MS_COUNTED(F, S, sin) MS_COUNTED(F, S, cos) MS_COUNTED(F, S, tan) MS_COUNTED(F, S, asin) MS_COUNTED(F, S, acos) \
     MS_COUNTED(F, S, atan) MS_COUNTED(F, S, sinh) MS_COUNTED(F, S, cosh) MS_COUNTED(F, S, asinh)                    \
     MS_COUNTED(F, S, acosh) MS_COUNTED(F, S, atanh)                                                                \
-    F ms_pow##S(F x, F y) { m.math++; return ::pow##S(x, y); }
+    F ms_pow##S(F x, F y) { m.math += m.counted; return ::pow##S(x, y); }
 MS_COUNTED_ALL(float, f)
 MS_COUNTED_ALL(double, )
 

@@ -65,11 +65,10 @@ struct Guard {
 extern "C" {
 
 // Forget everything, and begin with a new set of arguments
-void ms_open(int checked, int counted, long long budget) {
+void ms_open(int checked, long long budget) {
     for (int i = 0; i < m.first_shared; i++)
         if (m.region[i].cells) munmap(m.region[i].cells, cells_bytes(m.region[i]));
     m.checked = checked;
-    m.counted = counted;
     m.budget = budget;
     if (m.epoch == 0 || m.epoch > 1u << 31) {  // epochs go on from one execution to the next, as shared memory stays
         m.epoch = 1;                           // what was written before the kernel has epoch 1
@@ -108,9 +107,9 @@ void ms_written(int argument, unsigned char *mask) {
     for (long long i = 0; i < r.bytes / r.item; i++) mask[i] = r.cells && r.cells[i].write_epoch != 0;
 }
 
-// Run some blocks of one launch. 0: all ran to their ends · 1: stopped at a fault · 2: no memory
+// Run some blocks of one launch, and count in the first `counted` of them. 0: all ran to their ends · 1: stopped at a fault · 2: no memory
 int ms_launch(void (*call)(Region **), const int *arguments, int count, int threads, long long shared_bytes, int granule,
-              long stack_bytes, const int *blocks, long long block_count) {
+              long stack_bytes, const int *blocks, long long block_count, long long counted) {
     static Region *table[REGIONS];
     for (int i = 0; i < count; i++) table[i] = &m.region[arguments[i]];
     m.call = call;
@@ -142,6 +141,7 @@ int ms_launch(void (*call)(Region **), const int *arguments, int count, int thre
     Guard guard;
     if (sigsetjmp(escape, 1)) m.aborted = true;
     for (long long b = 0; b < block_count && !m.aborted; b++) {
+        m.counted = b < counted;
         m.block_start = ++m.epoch;
         m.arrived = m.finished = 0;
         for (int w = 0; w < m.warps; w++) {

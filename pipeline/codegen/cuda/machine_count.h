@@ -20,7 +20,7 @@ struct Traffic {
 
 static struct Counter {
     int length[32];
-    Note log[32][LOG];  // of the warp that runs
+    Note log[32][LOG + 4];  // of the warp that runs; rows begin in different sets of a cache
     Traffic region[REGIONS][2];
     Traffic line[LINES];
     long long instructions[5][2];  // by access, and global or shared
@@ -93,8 +93,11 @@ static void count_group(const Note &note, uint32_t lanes, const long long *offse
     counter.instructions[note.access][r.shared]++;
 }
 
-static bool same_instruction(const Note &a, const Note &b) {
-    return a.site == b.site && a.region == b.region && a.access == b.access && a.size == b.size;
+static bool same_instruction(const Note &a, const Note &b) {  // all but offset and phase
+    uint64_t x, y;
+    memcpy(&x, &a.site, sizeof x);
+    memcpy(&y, &b.site, sizeof y);
+    return x == y;
 }
 
 static bool before(const Note &a, const Note &b) {

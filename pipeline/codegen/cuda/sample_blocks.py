@@ -16,9 +16,10 @@ _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 
 def sample_blocks(
-    launch: Launch, axes: GridAxes | None = None, *, limit: int = 12, seed: int = 0
+    launch: Launch, axes: GridAxes | None = None, *, limit: int = 12, inside: int = 4, seed: int = 0
 ) -> tuple[tuple[int, int, int], ...] | None:
-    """At most `limit` blocks, or None where the grid has no more than that: all of them.
+    """At most `limit` blocks, or None where the grid has no more than that: all of them. `inside` of them are neither
+    corners nor tails, where there are such.
 
     axes  what is fused along x, y and z of the grid (`grid_axes`): a tail of each axis is in the sample then. Without
           them each dimension of the grid is taken for one axis
@@ -28,12 +29,13 @@ def sample_blocks(
     dims = axes or tuple((extent,) for extent in launch.grid)
     extents = tuple(extent for dim in dims for extent in dim)
     chosen: dict[tuple[int, ...], None] = {}
-    room = max(4, limit - limit // 3)  # the rest is for blocks inside
+    room = max(2, limit - inside)
     for point in itertools.islice(_corners(extents, room), room):
         chosen.setdefault(point)
     rng = np.random.default_rng(seed)
+    most = min(limit, len(chosen) + inside)
     for _ in range(4 * limit):
-        if len(chosen) >= limit:
+        if len(chosen) >= most:
             break
         chosen.setdefault(tuple(int(rng.integers(max(1, extent - 1))) for extent in extents))
     blocks = dict.fromkeys(_block(point, dims) for point in chosen)

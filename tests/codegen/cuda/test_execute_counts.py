@@ -97,3 +97,11 @@ def test_lines_of_the_source_have_their_traffic() -> None:
 def test_nothing_is_counted_where_it_is_not_asked_for() -> None:
     execution, _ = run(hand.GEMM, count=False)
     assert execution.counts == () and execution.written["C"].all()
+
+
+def test_only_so_many_blocks_are_counted_as_are_asked_for() -> None:
+    every, _ = run(hand.GEMM)
+    one, _ = run(hand.GEMM, count=1)
+    assert every.counts[0].blocks == 3 and one.counts[0].blocks == 1
+    for found, blocks in ((every.counts[0], 3), (one.counts[0], 1)):
+        assert found.barriers == 8 * blocks and found.loads["B"].requests == 32 * blocks

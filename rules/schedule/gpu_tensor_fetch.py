@@ -26,6 +26,7 @@ from pipeline.schedule.variables import Tile
 from rules.schedule.gpu_tensor_units import PIECE
 
 LANES = 32  # of a warp
+ROW = 64  # bytes that lie side by side, at least, in what a warp fetches at once: two sectors of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,16 @@ def pieces(dtype: DType, width: int) -> int:
     return most
 
 
-def free_lanes(sketch: Sketch, name: str) -> tuple[Sketch, tuple[Poly, Poly]]:
-    """Two parameters that share out the lanes of a warp along rows and columns of a tile."""
+def free_lanes(sketch: Sketch, name: str, length: int, piece: int) -> tuple[Sketch, tuple[Poly, Poly]]:
+    """Two parameters that share out the lanes of a warp along the rows of a tile and along each row, of at most so many
+    bytes; neighbours fetch pieces of so many bytes each, two sectors of memory together where there are as many."""
+    across = 1
+    while 2 * across <= min(LANES, -(-length // piece), ROW // piece):
+        across *= 2
     symbols = (f"t_{name}_y", f"t_{name}_x")
-    sketch = sketch.declare(Tile(symbols, LANES, (1, 1), (LANES, LANES), exact=True))
-    down, across = (Poly.symbol(symbol) for symbol in symbols)
-    return sketch.require(AtMost(f"{name}: all lanes", down * across * -1, -LANES)), (down, across)
+    sketch = sketch.declare(Tile(symbols, LANES, (1, across), (LANES, LANES), exact=True))
+    down, along = (Poly.symbol(symbol) for symbol in symbols)
+    return sketch.require(AtMost(f"{name}: all lanes", down * along * -1, -LANES)), (down, along)
 
 
 def fetched(sketch: Sketch, fetch: GpuTensorFetch, warps: Poly, *, swizzled: bool) -> Sketch:
@@ -78,7 +83,15 @@ def fetched(sketch: Sketch, fetch: GpuTensorFetch, warps: Poly, *, swizzled: boo
     sketch = sketch.apply(Bind(lanes[0], "threadIdx.x")).apply(Bind(rows[1], "threadIdx.y"))
     for loop in (rows[0], columns[0]):
         sketch = sketch.apply(Unroll(loop))
-    return sketch.apply(Swizzle(name)) if swizzled else sketch.apply(StorageAlign(name, fetch.vector))
+    if swizzled:
+        return sketch.apply(Swizzle(name))
+    size = ITEM_BYTES[sketch.program.buffer(name).dtype]
+    return sketch.apply(StorageAlign(name, room_bytes(size) // size))
+
+
+def room_bytes(size: int) -> int:
+    """Bytes free after each row, so that lanes which read numbers of so many bytes down columns find other banks."""
+    return 2 * PIECE if size == 4 else PIECE
 
 
 def loaded(sketch: Sketch, name: str, unit: str, sides: tuple[int, int], *, own_first: bool, left: bool) -> Sketch:

@@ -31,7 +31,7 @@ from pipeline.schedule.steps import (
     Unroll,
 )
 from pipeline.schedule.variables import Choice, Tile
-from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces
+from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.gpu_tensor_units import COLUMNS, ROWS, GpuTensorUnits, check_names, units_for
 from rules.schedule.multi_level_tiling import epilogue
@@ -137,8 +137,8 @@ def _tiled(sketch: Sketch, found: GpuTensorProduct, units: GpuTensorUnits, gpu: 
                     own_first=found.right == "nk", left=False)  # fmt: skip
     for loop, unit in ((rows[4], units.product), (init[4], units.fill()), (f"{row}_i", units.store())):
         sketch = sketch.apply(Blockize(loop)).apply(Tensorize(loop, unit))
-    for fetch in fetches:
-        sketch = fetched(sketch, fetch, product(sizes.warps), swizzled=True)
+    for fetch, turned in zip(fetches, (False, _across(found, units)), strict=True):
+        sketch = fetched(sketch, fetch, product(sizes.warps), swizzled=not turned)
     return sketch.apply(SoftwarePipeline(sums[0], f"t_{name}_stages"))
 
 
@@ -151,7 +151,8 @@ def _parameters(
     symbols = {key: f"t_{name}_{key}" for key in ("wm", "wn", "fm", "fn", "steps", "group", "stages")}
     sketch = sketch.declare(Choice(symbols["wm"], _upto((1, 2, 4, 8), rows / ROWS)))
     sketch = sketch.declare(Choice(symbols["wn"], _upto((1, 2, 4, 8), columns / COLUMNS)))
-    sketch = sketch.declare(Choice(symbols["fm"], _upto((1, 2, 3, 4, 6, 8), rows / ROWS)))
+    heights = (1, 2, 4, 8) if found.left == "km" else (1, 2, 3, 4, 6, 8)  # a swizzled row is a power of two
+    sketch = sketch.declare(Choice(symbols["fm"], _upto(heights, rows / ROWS)))
     sketch = sketch.declare(Choice(symbols["fn"], _upto((1, 2, 4, 8, 16), columns / COLUMNS)))
     vectors = [pieces(units.factors, width) for width in found.vector]
     tied = [vector * size == 16 and order.endswith("k")
@@ -167,10 +168,13 @@ def _parameters(
         lanes = (Poly.symbol(down), across * 2)
     else:
         sketch = sketch.declare(Choice(symbols["steps"], _upto((1, 2, 4, 8), terms / units.depth)))
-    for part, vector, whole in zip(("left", "right"), vectors, tied, strict=True):
+    for part, order, vector, whole in zip(("left", "right"), (found.left, found.right), vectors, tied, strict=True):
         own = lanes
         if not whole or own is None:
-            sketch, own = free_lanes(sketch, f"{name}_{part}")
+            turned = part == "left" and found.turned
+            length = found.lengths["mnk".index(order[0] if turned else order[-1])]
+            sketch, own = free_lanes(sketch, f"{name}_{part}", length * size, vector * size)
+            own = own[::-1] if turned else own
         fetches.append(GpuTensorFetch(f"{name}_{part}", vector, own, part == "left" and found.turned))
     sketch = sketch.declare(Choice(symbols["group"], (1, 2, 4, 8)))
     deep = stages if gpu.capability >= 80 else min(stages, 2)
@@ -182,13 +186,19 @@ def _parameters(
     accumulators = product(sizes.fragments) * 4
     factors = (sizes.fragments[0] * 4 + sizes.fragments[1] * 2) * 2
     registers = accumulators + factors + ADDRESSING
-    shared = (sizes.rows + sizes.columns) * depth * get["stages"] * size
+    room = depth * room_bytes(size) if _across(found, units) else Poly.of(0)  # after each row of the right operand
+    shared = ((sizes.rows + sizes.columns) * depth * size + room) * get["stages"]
     sketch = sketch.require(AtMost(f"{name}: threads", threads, gpu.threads_per_block))
     sketch = sketch.require(AtMost(f"{name}: shared bytes", shared, gpu.shared_per_block))
     sketch = sketch.require(AtMost(f"{name}: registers of a thread", registers, gpu.registers_per_thread))
     sketch = sketch.require(AtMost(f"{name}: registers", registers * threads, gpu.registers))
     sketch = sketch.require(AtMost(f"{name}: rows", sizes.rows * sizes.group, _waste(rows, ROWS)))
     return sketch.require(AtMost(f"{name}: columns", sizes.columns, _waste(columns, COLUMNS))), sizes, fetches
+
+
+def _across(found: GpuTensorProduct, units: GpuTensorUnits) -> bool:
+    """Whether the right operand is read across its rows, number by number: rows then begin in different banks."""
+    return found.right == "kn" and not units.turns
 
 
 def _upto(options: tuple[int, ...], most: float) -> tuple[int, ...]:

@@ -32,6 +32,8 @@ LEVELS: Mapping[str, int] = {
 INT32 = (-(1 << 31), (1 << 31) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
 INDENT = "    "
+WIDTH = 116  # characters of a line
+TEMPLATE = re.compile(r"\w<[^<>()]*$")  # before a place between the brackets of a template
 
 KEYWORDS = frozenset({
     "alignas", "alignof", "and", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "break", "case", "catch",
@@ -148,6 +150,25 @@ def identifier(wanted: str) -> str:
     return plain if plain and not plain[0].isdigit() and plain != "_" else f"v{plain.rstrip('_') or '0'}"
 
 
+def broken(line: str, width: int) -> list[str]:
+    """The line in parts of at most so many characters, where there are places to break it: after the commas and before
+    the operators that are least deep in parentheses."""
+    if len(line) <= width or line.startswith(("//", "#")):
+        return [line]
+    best: tuple[int, bool, int] | None = None  # depth, whether before an operator, place
+    depth = 0
+    for place, sign in enumerate(line[:width]):
+        depth += (sign in "([{") - (sign in ")]}")
+        after_comma = line.startswith(", ", place) and not TEMPLATE.search(line, 0, place)
+        before_operator = line.startswith((" && ", " || ", " ? ", " : ", " + ", " - ", " * "), place)
+        if (after_comma or before_operator) and place > 8 and (best is None or (depth, before_operator) <= best[:2]):
+            best = depth, before_operator, place + after_comma
+    if best is None:
+        return [line]
+    head, tail = line[: best[2]], line[best[2] :].lstrip()
+    return [head, *broken(tail, width - 2 * len(INDENT))]
+
+
 @dataclass(slots=True)
 class Lines:
     """Source text that grows line by line at an indentation."""
@@ -156,7 +177,13 @@ class Lines:
     depth: int = 1
 
     def add(self, line: str) -> None:
-        self.text.append(f"{INDENT * self.depth}{line}" if line else "")
+        """One line, or several where it is too long for one."""
+        if not line:
+            self.text.append("")
+            return
+        first, *more = broken(line, WIDTH - len(INDENT) * self.depth)
+        self.text.append(f"{INDENT * self.depth}{first}")
+        self.text.extend(f"{INDENT * (self.depth + 2)}{part}" for part in more)
 
     def note(self, comment: str) -> None:
         self.add(f"// {comment}")

@@ -47,11 +47,15 @@ class CopyEmitter(VectorEmitter):
         self.lines.note(f"{stages} stages of {names}: filled {ahead} ahead of the iteration that reads them")
         with self.scope():
             taken = set(self.names.taken)
-            first = self.declare(Axis(axis.var, Poly.of(ahead)))
+            head, first = "", Cpp("0", "int")
             if ahead > 1:
+                first = Cpp(self.declare(Axis(axis.var, Poly.of(ahead))), "int")
+                head = f"for (int {first} = 0; {first} < {ahead}; ++{first})"
                 self.lines.add("#pragma unroll")
-            with self.braces(f"for (int {first} = 0; {first} < {ahead}; ++{first})"):
-                self.copies(parts, Cpp(first, "int"))
+            else:
+                self.known[axis.var] = Const(0)
+            with self.braces(head):
+                self.copies(parts, first)
                 self.group()
             self.names.taken = taken
         with self.scope():
@@ -63,11 +67,10 @@ class CopyEmitter(VectorEmitter):
                 self.lines.add("ms::sync();")
                 with self.scope(), self.braces(f"if ({name} + {ahead} < {extent})"):
                     later = self.names.new(f"{axis.var}_ahead")
-                    self.lines.add(f"const int {later} = {name} + {ahead};")
+                    stage = self.names.new("fill")
+                    self.lines.add(f"const int {later} = {name} + {ahead}, {stage} = {later} % {stages};")
                     ranges = {**self.facts.ranges, axis.var: (ahead, extent - 1)}
                     self.env[axis.var], self.facts = Cpp(later, "int"), type(self.facts)(ranges, self.facts.sums)
-                    stage = self.names.new("fill")
-                    self.lines.add(f"const int {stage} = {later} % {stages};")
                     self.copies(parts, Cpp(stage, "int"))
                 self.group()
                 stage = self.names.new("stage")
@@ -83,7 +86,9 @@ class CopyEmitter(VectorEmitter):
 
     def staged(self, parts: Pipelined, stage: Cpp) -> dict[str, Place]:
         return {
-            buffer.name: moved(self.places[buffer.name], f"{stage} * {stage_elements(buffer)}")
+            buffer.name: moved(
+                self.places[buffer.name], "" if stage.text == "0" else f"{stage} * {stage_elements(buffer)}"
+            )
             for buffer in parts.buffers
         }
 

@@ -54,7 +54,8 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
         raise CodegenError(f"{shared_bytes} bytes of shared memory in a block", where=symbol,
                            why=f"{gpu.arch} has at most {gpu.shared_per_block}")  # fmt: skip
     emitter = WarpEmitter(gpu, threads, names=Names(), lines=Lines(), pipelines=pipelined,
-                          meetings=barriers(body, ranges, pipelined), layouts=fragment_layouts(body, buffers))  # fmt: skip
+                          layouts=fragment_layouts(body, buffers))  # fmt: skip
+    emitter.meetings = barriers(body, ranges, pipelined)
     arguments = _arguments(region, buffers)
     parameters = []
     for name, (reads, writes) in arguments.items():
@@ -71,8 +72,10 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
     head, emitter.lines.text = emitter.lines.text, []
     emitter.statement(body)
     head += _threads(emitter)
+    signature = Lines(depth=0)
+    signature.add(f'extern "C" MS_KERNEL({threads.count}) {symbol}({", ".join(parameters)}) {{')
     text = "\n".join([
-        f'extern "C" MS_KERNEL({threads.count}) {symbol}({", ".join(parameters)}) {{',
+        *signature.text,
         *head, *([""] if head else []), *emitter.lines.text, "}",
     ])  # fmt: skip
     return Function(text, Launch(symbol, sizes, threads.count, shared_bytes, tuple(arguments)))

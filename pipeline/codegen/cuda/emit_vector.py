@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from pipeline.codegen.cuda.cpp import EQUAL, MEMORY, Cpp, infix, integer
@@ -10,7 +11,7 @@ from pipeline.codegen.cuda.emit_block import BlockEmitter, rounded_once
 from pipeline.codegen.cuda.emit_state import Place
 from pipeline.codegen.cuda.lanes import Lanes, multiple
 from pipeline.codegen.cuda.scalar import stored
-from pipeline.ir.expr import Const, Expr, Load, Op, Var, add, children, loads, mul, substitute, variables
+from pipeline.ir.expr import Const, Expr, Load, Op, Var, add, children, loads, mul, substitute, variables, walk
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, map_block_exprs
 from pipeline.ir.program_bounds import Facts
@@ -33,6 +34,9 @@ class Wide:
     only_if: tuple[Expr, ...] = ()
 
 
+Plan = tuple[dict[Load, Wide], Wide | None]  # loads by vectors, and whether the store is one
+
+
 @dataclass(slots=True)
 class VectorEmitter(BlockEmitter):
     """Vectorized loops. The pointers of arguments are multiples of 16 bytes.
@@ -51,15 +55,16 @@ class VectorEmitter(BlockEmitter):
         block = self.settled(block)
         items = [self.places[name].item for name, _ in accesses(block) if not self.places[name].private]
         count = math.gcd(extent, WIDEST // min(items, default=WIDEST))
-        while count > 1:
+        plan: Plan | None = None
+        while count > 1 and plan is None:
+            lanes = Lanes(axis.var, count)
             inner = block if count == extent else _chunked(block, axis.var, count)
-            if self.plan(Lanes(axis.var, count), inner) is not None:
-                break
-            count //= 2
-        if count < 2:
+            plan = self.plan(lanes, inner)
+            count //= 1 if plan is not None else 2
+        if plan is None:
             return False
         if count == extent:
-            self.lanes_of(Lanes(axis.var, count), block)
+            self.lanes_of(lanes, block, plan)
             return True
         with self.scope():
             self.lines.add("#pragma unroll")
@@ -67,11 +72,11 @@ class VectorEmitter(BlockEmitter):
             chunk = Axis(f"{axis.var}_c", Poly.of(extent // count))
             name = self.declare(chunk)
             with self.braces(f"for (int {name} = 0; {name} < {extent // count}; ++{name})"):
-                self.lanes_of(Lanes(axis.var, count), _chunked(block, axis.var, count))
+                self.lanes_of(lanes, inner, plan)
             self.names.taken = taken
         return True
 
-    def plan(self, lanes: Lanes, block: Block) -> tuple[dict[Load, Wide], Wide | None] | None:
+    def plan(self, lanes: Lanes, block: Block) -> Plan | None:
         """Which accesses are made by vectors; None where none is, or where conditions break them up."""
         bindings = {it.var: it.binding for it in block.iters}
         domain = [test for it in block.iters for test in _domain(it.binding, it.extent.value)]
@@ -108,25 +113,25 @@ class VectorEmitter(BlockEmitter):
             width //= 2
         return Wide(place, indices, width) if width > 1 else None
 
-    def lanes_of(self, lanes: Lanes, block: Block) -> None:
+    def lanes_of(self, lanes: Lanes, block: Block, plan: Plan) -> None:
         """The lanes at hand: all by vectors where all conditions hold in the first and the last lane, else one by
         one, each under its own."""
-        plan = self.plan(lanes, block)
-        assert plan is not None
-        ragged: list[Expr] = []
+        ragged = False
         first = map_block_exprs(block, lanes.first)
         with self.scope():
-            before = self.bindings
-            open_ = self.open_tests(block, lanes)
-            if open_ is None:
+            bindings = self.bindings
+            self.facts = Facts({**self.facts.ranges, lanes.var: (0, lanes.count - 1)}, self.facts.sums)
+            conditions = self.open_conditions(block)
+            if conditions is None:
                 return
+            self.bindings = {it.var: it.binding for it in first.iters}
+            self.enter_lanes(lanes, block, first, [test for _, test in conditions])
             tests: list[Cpp] = []
-            for condition in open_:
-                known = self.decide(lanes.first(condition))
-                if known is None:
-                    tests.append(self.value(lanes.first(condition)))
+            for condition, test in conditions:
+                if self.decide(lanes.first(condition)) is None:
+                    tests.append(self.value(test))
                 if not lanes.alike(condition):
-                    ragged.append(condition)
+                    ragged = True
                     tests.append(self.value(lanes.last(condition)))
                 self.learn(lanes.first(condition))
                 self.learn(condition)
@@ -136,7 +141,7 @@ class VectorEmitter(BlockEmitter):
                     self.by_vectors(lanes, block, first, *plan)
             else:
                 self.by_vectors(lanes, block, first, *plan)
-            self.bindings = before
+            self.bindings = bindings
         if ragged:
             self.lines.text[-1] += " else {"
             self.lines.depth += 1
@@ -144,19 +149,36 @@ class VectorEmitter(BlockEmitter):
             self.lines.depth -= 1
             self.lines.add("}")
 
-    def open_tests(self, block: Block, lanes: Lanes) -> list[Expr] | None:
-        """The conditions of a block, over loop variables, that are not proven for all lanes; None where one never
-        holds."""
-        ranges = {**self.facts.ranges, lanes.var: (0, lanes.count - 1)}
-        self.facts = Facts(ranges, self.facts.sums)
+    def open_conditions(self, block: Block) -> list[tuple[Expr, Expr]] | None:
+        """The conditions that are not proven for all lanes, over loop variables and as they are written; None where
+        one never holds."""
         found = []
-        for condition in (*(t for it in block.iters for t in _domain(it.binding, it.extent.value)), *block.where):
+        for it in block.iters:
+            for over, own in zip(
+                _domain(it.binding, it.extent.value), _domain(Var(it.var), it.extent.value), strict=True
+            ):
+                known = self.decide(over)
+                if known is False:
+                    return None
+                if known is None:
+                    found.append((over, own))
+        for condition in block.where:
             known = self.decide(condition)
             if known is False:
                 return None
             if known is None:
-                found.append(condition)
+                found.append((condition, condition))
         return found
+
+    def enter_lanes(self, lanes: Lanes, block: Block, first: Block, tests: list[Expr]) -> None:
+        """Declares the iteration variables that are the same in all lanes and used again."""
+        uses = Counter(name for expr in (*block.indices, block.value, *tests) for name in names_of(expr))
+        moving = {it.var for it in block.iters if lanes.var in variables(it.binding)}
+        for it in first.iters:
+            start = self.index(it.binding)
+            if uses[it.var] > 1 and not isinstance(it.binding, Const | Var) and it.var not in moving:
+                start = self.constant(it.var, start)
+            self.env[it.var] = start
 
     def one_by_one(self, lanes: Lanes, block: Block) -> None:
         self.lines.add("#pragma unroll")
@@ -175,13 +197,6 @@ class VectorEmitter(BlockEmitter):
             ranges = {**self.facts.ranges, it.var: (max(low, 0), min(high, it.extent.value - 1))}
             self.facts = Facts(ranges, self.facts.sums)
         self.bindings = {it.var: it.binding for it in first.iters}
-        starts = {it.var: self.index(it.binding) for it in first.iters}
-        used = [name for expr in (*block.indices, block.value) for name in variables(expr)]
-        moving = {it.var for it in block.iters if lanes.var in variables(it.binding)}
-        for it in first.iters:
-            if used.count(it.var) > 1 and not isinstance(it.binding, Const | Var) and it.var not in moving:
-                starts[it.var] = self.constant(it.var, starts[it.var])
-        self.env.update(starts)
         if store is not None and self.moves(lanes, block, found, store):
             self.bindings, self.vectors, self.lane = before
             return
@@ -314,6 +329,10 @@ def _guarded(value: Expr) -> dict[Load, list[tuple[Expr, ...]]]:
 
 def _further(offset: Cpp, elements: int) -> Cpp:
     return offset if not elements else infix("+", offset, integer(elements), offset.type)
+
+
+def names_of(expr: Expr) -> list[str]:
+    return [node.name for node in walk(expr) if isinstance(node, Var)]
 
 
 def accesses(block: Block) -> list[tuple[str, tuple[Expr, ...]]]:

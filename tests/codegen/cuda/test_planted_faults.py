@@ -111,12 +111,14 @@ def test_a_tail_that_is_one_too_short_is_caught(source: Callable[[], CudaSource]
 
 
 def test_a_swizzle_that_reads_other_places_than_were_written_is_caught() -> None:
-    _, verdict = judged(planted(tensor_source(), r"(ldmatrix\w*\(.*)ms::swizzled<32, 2>", r"\1ms::swizzled<64, 2, 32>"))
+    _, verdict = judged(
+        planted(tensor_source(), r"(ldmatrix\w*\([^;]*)ms::swizzled<32, 2>", r"\1ms::swizzled<64, 2, 32>")
+    )
     assert not verdict.ok
 
 
 def test_a_swizzle_that_is_left_out_where_tiles_are_written_is_caught() -> None:
-    old = r"(copy_async.*)ms::swizzled<32, 2>\(([^,]*), (ca \* 8)\)"
+    old = r"(copy_async[^;]*)ms::swizzled<32, 2>\(([^,]*), (ca \* 8)\)"
     _, verdict = judged(planted(tensor_source(), old, r"\1((\2) * 32 + \3)"))
     assert not verdict.ok
 
@@ -169,7 +171,7 @@ def test_a_copy_of_sixteen_bytes_to_an_odd_place_is_caught() -> None:
 
 
 def test_a_tile_whose_ragged_end_is_not_filled_is_caught() -> None:
-    text = r"(ms::copy_async<16>\(As.*), (bi .* < 100)\);"
+    text = r"(ms::copy_async<16>\(As[^;]*),\s+(bi [^;,]* < 100)\);"
     execution, verdict = judged(planted(tensor_source(), text, r"if (\2) \1);"))
     assert "unwritten" in kinds(execution) and not verdict.ok
 
@@ -177,3 +179,9 @@ def test_a_tile_whose_ragged_end_is_not_filled_is_caught() -> None:
 def test_a_lane_that_takes_no_part_in_a_product_is_caught() -> None:
     execution, verdict = judged(planted(tensor_source(), r"(ms::mma_)", r"if (lane != 5) \1"))
     assert "warp" in kinds(execution) and not verdict.ok
+
+
+@pytest.mark.parametrize("source", [tensor_source, simt_source])
+def test_an_accumulator_that_is_not_set_to_zero_first_is_caught(source: Callable[[], CudaSource]) -> None:
+    _, verdict = judged(planted(source(), r"\bC[fl]\[[^=;]*\] = 0\.0f;", ""))
+    assert not verdict.ok

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from pipeline.codegen.cuda.cpp import AND, ATOM, INDENT, MEMORY, PRODUCT, VALUE, Cpp, call, converted, literal
+from pipeline.codegen.cuda.cpp import AND, ATOM, HALVES, INDENT, MEMORY, PRODUCT, VALUE, Cpp, call, choice, converted
 from pipeline.codegen.cuda.emit import Emitter
 from pipeline.codegen.cuda.emit_block import FUNCTIONS, rounded_once
 from pipeline.codegen.cuda.emit_state import Place
@@ -14,7 +14,7 @@ from pipeline.codegen.cuda.emit_value import ValueEmitter
 from pipeline.codegen.cuda.fragment_layout import LANE, LANES, Layout
 from pipeline.codegen.cuda.scalar import scalar, stored
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import Expr, Load, affine, substitute
+from pipeline.ir.expr import Expr, Load, affine, map_children, substitute
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Buffer, Stmt, map_block_exprs
 from pipeline.ir.program_bounds import Facts
@@ -110,9 +110,21 @@ class FragmentEmitter(Emitter):
     # Blocks at single places of a nest
 
     def at(self, block: Block, variables: tuple[str, ...], place: tuple[Expr, ...]) -> Block:
-        """The block with the loop variables of its nest replaced by where a lane is."""
+        """The block with the loop variables of its nest replaced by where a lane is. Its indices into fragments are
+        over loop variables then: no lane computes them."""
         where = {**self.known, **dict(zip(variables, place, strict=True))}
-        return map_block_exprs(block, lambda expr: substitute(expr, where))
+        here = map_block_exprs(block, lambda expr: substitute(expr, where))
+        bindings = {it.var: it.binding for it in here.iters}
+
+        def settled(expr: Expr) -> Expr:
+            if isinstance(expr, Load) and self.is_fragment(expr.buffer):
+                return Load(expr.buffer, tuple(substitute(index, bindings) for index in expr.indices), expr.dtype)
+            return map_children(expr, settled)
+
+        target = (
+            tuple(substitute(i, bindings) for i in here.indices) if self.is_fragment(block.buffer) else here.indices
+        )
+        return replace(here, indices=target, value=settled(here.value), where=tuple(map(settled, here.where)))
 
     @contextmanager
     def braced(self) -> Iterator[None]:
@@ -131,41 +143,30 @@ class FragmentEmitter(Emitter):
         """One place, under its conditions."""
         self.block(block)
 
-    def computed(self, block: Block) -> tuple[str | None, Cpp]:
-        """The test under which the block stores into a fragment at one place, if there is one, and what, in the type of
-        memory. What it declares stays declared."""
-        place = self.places[block.buffer]
-        dtype = place.buffer.dtype
-        tests = self.enter(block)
-        if tests is None:
-            return "false", stored(literal(0, dtype), dtype)
-        value = self.value(rounded_once(block.value))
-        if block.combine is not None:
-            old = self.loaded(place, self.element(place, block.indices))
-            value = scalar(FUNCTIONS[block.combine], (old, converted(value, VALUE[dtype])), dtype, dtype)
-        return " && ".join(test.at(AND) for test in tests) or None, stored(value, dtype)
-
     def packed(self, blocks: Sequence[Block]) -> None:
         """The elements of one register of a fragment, each of which one of the blocks stores."""
         place, bindings = self.places[blocks[0].buffer], self.bindings
-        with self.scope():
-            values: list[Cpp] = []
-            target = ""
-            for block in blocks:
-                with self.assuming(self.facts):
-                    test, value = self.computed(block)
-                    target, part = self.register(place, block.indices)
-                    if test is not None:
-                        value = Cpp(f"{test} ? {value} : {self.part_of(place, target, part)}", value.type)
-                    values.append(value)
-            self.lines.add(f"{target} = {self.word(values, place)};")
+        layout, dtype = self.layouts[place.buffer.name], place.buffer.dtype
+        values: list[Cpp] = []
+        target = ""
+        for block in blocks:
+            with self.scope():
+                target, part = self.register(place, block.indices)
+                old = self.loaded(place, self.part_of(place, target, part))
+                tests = self.enter(block)
+                value = old if tests is None else self.value(rounded_once(block.value))
+                if tests is not None and block.combine is not None:
+                    value = scalar(FUNCTIONS[block.combine], (old, converted(value, VALUE[dtype])), dtype, dtype)
+                if tests:
+                    test = Cpp(" && ".join(test.at(AND) for test in tests), "bool", AND)
+                    value = choice(test, converted(value, VALUE[dtype]), old, VALUE[dtype])
+                values.append(value if dtype in HALVES else stored(value, dtype))
+        if layout.per == 1:
+            word = call("ms::to_tf32", values, "unsigned")
+        else:
+            word = call(f"ms::pack<{MEMORY[dtype]}>" if dtype in HALVES else "ms::pack", values, "unsigned")
+        self.lines.add(f"{target} = {word};")
         self.bindings = bindings
-
-    def word(self, values: list[Cpp], place: Place) -> Cpp:
-        """One register of a factor, made of its elements."""
-        if self.layouts[place.buffer.name].per == 1:
-            return call("ms::to_tf32", values, "unsigned")
-        return call("ms::pack", values, "unsigned")
 
     def complete(self, block: Block, variables: tuple[str, ...], extents: tuple[int, ...]) -> bool:
         """Is it proven that a block runs at all places of its nest?"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from pipeline.codegen.cuda.emit_block import FUNCTIONS
 from pipeline.codegen.cuda.emit_warp_load import LoadEmitter
 from pipeline.codegen.cuda.fragment_layout import LANE, Layout
 from pipeline.codegen.cuda.scalar import scalar, stored
-from pipeline.ir.expr import FLOATS, Var, affine
+from pipeline.ir.expr import FLOATS, Var, affine, variables
 from pipeline.ir.graph import DType
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Block, Combine, Loop
@@ -85,7 +85,7 @@ class ReduceEmitter(LoadEmitter):
         rows = self.tile(place, tuple(over_loops(block, index) for index in block.indices))
         for half, part in enumerate(parts):
             register = Cpp(f"{rows}[{half}]", VALUE[dtype])
-            across = call(f"ms::quad_{combine}", (part,), part.type)
+            across = call(f"ms::quad_{combine}<{part.type}>", (part,), part.type)
             self.lines.add(
                 f"{register} = {stored(_combined(combine, self.loaded(place, register), across, dtype), dtype)};"
             )
@@ -95,8 +95,9 @@ class ReduceEmitter(LoadEmitter):
         place = self.places[block.buffer]
         dtype = place.buffer.dtype
         here = self.at(block, found.variables, (Var(LANE),))
-        value = self.reduced_value(here, combine)
-        across = call(f"ms::warp_{combine}", (value,), value.type)
+        with self.assuming(self.facts):
+            value = self.reduced_value(here, combine)
+        across = call(f"ms::warp_{combine}<{value.type}>", (value,), value.type)
         self.bindings = {it.var: it.binding for it in here.iters}
         if self.is_fragment(block.buffer):
             element = self.element(place, here.indices)
@@ -104,9 +105,17 @@ class ReduceEmitter(LoadEmitter):
             self.lines.add(f"{element} = {stored(total, dtype)};")
             return
         name = self.constant("total", across)
-        element = self.element(place, here.indices)
-        total = _combined(combine, self.loaded(place, element), name, dtype)
-        self.lines.add(f"if (lane == 0) {element} = {stored(total, dtype)};")
+        alike = replace(
+            here,
+            iters=tuple(it for it in here.iters if LANE not in variables(it.binding)),
+            where=tuple(condition for condition in here.where if LANE not in variables(condition)),
+        )
+        tests = self.enter(alike)
+        if tests is not None:
+            element = self.element(place, here.indices)
+            total = _combined(combine, self.loaded(place, element), name, dtype)
+            with self.braces(f"if ({' && '.join(['lane == 0', *(test.at(AND) for test in tests)])})"):
+                self.lines.add(f"{element} = {stored(total, dtype)};")
 
 
 def neutral(combine: Combine, dtype: DType) -> Cpp:

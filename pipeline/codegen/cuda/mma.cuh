@@ -62,6 +62,20 @@ template <typename T> MS_FN unsigned load_word(const T *from, long long i) {
 
 MS_FN float from_word(unsigned word) { return __uint_as_float(word); }
 
+// Two halves by one conversion
+#if __CUDA_ARCH__ >= 800
+MS_FN unsigned pack_halves(f16, float x, float y) {
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+    return word;
+}
+MS_FN unsigned pack_halves(bf16, float x, float y) {
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(y), "f"(x));
+    return word;
+}
+#endif
+
 // c += a * b for a of 16 x k and b of k x 8
 
 #define MS_MMA_FOUR_TWO(NAME, KIND, TOTAL, LETTER)                                                              \
@@ -231,8 +245,13 @@ template <int N> MS_FN void round_tf32(unsigned (&r)[N]) {
 
 // Several elements in one register, the first in the low bits
 
-MS_FN unsigned pack(f16 x, f16 y) { return x.bits | static_cast<unsigned>(y.bits) << 16; }
-MS_FN unsigned pack(bf16 x, bf16 y) { return x.bits | static_cast<unsigned>(y.bits) << 16; }
+template <typename T> MS_FN unsigned pack(float x, float y) {
+#if !defined(MUSCHEDULE_HOST) && __CUDA_ARCH__ >= 800
+    return pack_halves(T{}, x, y);
+#else
+    return to<T>(x).bits | static_cast<unsigned>(to<T>(y).bits) << 16;
+#endif
+}
 MS_FN unsigned pack(signed char x, signed char y, signed char z, signed char w) {
     return static_cast<unsigned char>(x) | static_cast<unsigned char>(y) << 8 | static_cast<unsigned char>(z) << 16 |
            static_cast<unsigned>(static_cast<unsigned char>(w)) << 24;

@@ -78,8 +78,9 @@ def execute(
                 A launch that writes a workspace for a later one runs whole where that takes no more than two seconds
                 (by the time of the chosen blocks), or where there is no other source of its values
     workspaces  gives the values of the workspaces that a launch writes, for those that only ran in part
-    count       count accesses: in all blocks that run, in none, or in so many of each launch · check: look for races, unwritten elements and copies in flight. Without both, only
-                bounds, alignment, barriers and collectives are checked
+    count       count accesses: in all blocks that run, in none, or in so many of each launch
+    check       look for races, unwritten elements and copies in flight; without it, only bounds, alignment, barriers
+                and collectives are checked, and nothing is known of what was written
     budget      accesses and barriers of all threads, after which the kernel counts as endless
     pool        run in a worker process, in which a crash or an endless loop costs this call only: it becomes a fault.
                 Values of workspaces must then come from whole launches
@@ -87,6 +88,7 @@ def execute(
     Raises UserError where there is no C++ compiler, CodegenError where it refuses the source, or where an array is
     missing or does not fit.
     """
+    check_bounds(source)
     compiler = find_compiler()
     if compiler is None:
         raise UserError("there is no C++ compiler to run emitted kernels with", where="codegen.cuda",
@@ -208,6 +210,16 @@ class _Run:
         return tuple(
             name for name in written_arguments(self._source, launch) if roles[name] == "workspace" and name in taken
         )
+
+
+def check_bounds(source: CudaSource) -> None:
+    """CodegenError where a launch has more threads than its function allows: a GPU would refuse it."""
+    for launch in (*source.prologue, *source.launches):
+        found = re.search(rf"\bMS_KERNEL\((\d+)\)\s+{re.escape(launch.symbol)}\b", source.source)
+        if found is None or int(found.group(1)) < launch.threads:
+            allowed = "no function of that name" if found is None else f"{found.group(1)} allowed"
+            raise CodegenError("a launch does not fit its function", where=launch.symbol,
+                               why=f"{launch.threads} threads, {allowed}")  # fmt: skip
 
 
 def written_arguments(source: CudaSource, launch: Launch) -> tuple[str, ...]:

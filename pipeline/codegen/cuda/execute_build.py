@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +29,14 @@ FLAGS = (
     "-w",
     "-U_FORTIFY_SOURCE",
 )
-# An index outside of a thread's own array is a trap, and that a fault.
-TRAPS = ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
-# Code stays in the order of the text, by which lanes that went different ways are matched.
-ORDER = ("-fno-reorder-blocks",)
-# A large stack touches its pages in order, so that it meets the guard below it; and the kernel's library is loaded
-# after the machine's, where it finds what it lacks.
-SYSTEM_FLAGS = {"linux": ("-fstack-clash-protection",), "darwin": ("-undefined", "dynamic_lookup")}
+# Of kernels, each where the compiler knows it: an index outside of a thread's own array is a trap, and that a fault;
+# what a thread does not set is no zero by chance; code stays in the order of the text, by which lanes that went
+# different ways are matched; a large stack touches its pages in order, so that it meets the guard below it; and the
+# library finds what it lacks in the machine's when it is loaded.
+CHECKS = (
+    ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"), ("-ftrivial-auto-var-init=pattern",),
+    ("-fno-reorder-blocks",), ("-fstack-clash-protection",), ("-Wl,-undefined,dynamic_lookup",),
+)  # fmt: skip
 SECONDS = 120.0
 _SHOWN_LINES = 12  # of what the compiler says, in an error
 _SIZES = {"bool": 1, "char": 1, "i8": 1, "u8": 1, "short": 2, "f16": 2, "bf16": 2, "u16": 2}
@@ -114,9 +114,21 @@ def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
     written = folder / f"kernel-{name}.cpp"
     written.write_text(text, encoding="utf-8")
     path = folder / f"kernel-{name}.so"
-    system = SYSTEM_FLAGS.get(sys.platform, ())
-    _compile(compiler, written, path, (f"-O{level}", *TRAPS, *ORDER, *system, "-DMUSCHEDULE_HOST", "-I", str(HERE)))
+    checks = [flag for flags in CHECKS if knows(compiler, flags) for flag in flags]
+    _compile(compiler, written, path, (f"-O{level}", *checks, "-DMUSCHEDULE_HOST", "-I", str(HERE)))
     return path
+
+
+@functools.cache
+def knows(compiler: str, flags: tuple[str, ...]) -> bool:
+    """Whether the compiler takes these flags."""
+    empty = Path(_folder().name) / "empty.cpp"
+    empty.touch()
+    try:
+        _compile(compiler, empty, empty.with_suffix(".so"), flags)
+    except CodegenError:
+        return False
+    return True
 
 
 def _compile(compiler: str, source: Path, path: Path, flags: tuple[str, ...]) -> None:

@@ -4,14 +4,16 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#if !defined(__x86_64__) && !defined(__aarch64__)
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(MUSCHEDULE_UCONTEXT)
+#define MS_SWITCH
+#else
 #include <ucontext.h>
 #endif
 
 namespace ms {
 namespace host {
 
-#if defined(__x86_64__) || defined(__aarch64__)
+#ifdef MS_SWITCH
 extern "C" void ms_switch(void **from, void *to) asm("ms_switch");
 
 #if defined(__x86_64__)
@@ -20,7 +22,7 @@ asm(".text\n.globl ms_switch\nms_switch:\n"
     "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
     "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
     "  ret\n");
-constexpr int SAVED = 6, RETURN = 6, FRAME = 8;  // words: registers, where the address is, all (kept odd: a call's)
+constexpr int RETURN = 6, FRAME = 8;  // words: where the address is, and all, so that the stack is as after a call
 #else
 asm(".text\n.globl ms_switch\nms_switch:\n"
     "  sub sp, sp, #160\n"
@@ -32,7 +34,7 @@ asm(".text\n.globl ms_switch\nms_switch:\n"
     "  ldp x27, x28, [sp, #64]\n  ldp x29, x30, [sp, #80]\n"
     "  ldp d8, d9, [sp, #96]\n  ldp d10, d11, [sp, #112]\n  ldp d12, d13, [sp, #128]\n  ldp d14, d15, [sp, #144]\n"
     "  add sp, sp, #160\n  ret\n");
-constexpr int SAVED = 20, RETURN = 11, FRAME = 20;
+constexpr int RETURN = 11, FRAME = 20;
 #endif
 #endif
 
@@ -42,7 +44,7 @@ struct Fibers {
     char *memory;
     long stack;
     int made;
-#if defined(__x86_64__) || defined(__aarch64__)
+#ifdef MS_SWITCH
     void *top[MOST], *main;
 #else
     ucontext_t context[MOST], main;
@@ -61,7 +63,7 @@ struct Fibers {
         }
         for (int i = 0; i < count; i++) {
             char *low = memory + i * (stack + GUARD) + GUARD;
-#if defined(__x86_64__) || defined(__aarch64__)
+#ifdef MS_SWITCH
             void **frame = reinterpret_cast<void **>(low + stack) - FRAME;
             for (int word = 0; word < FRAME; word++) frame[word] = nullptr;
             frame[RETURN] = reinterpret_cast<void *>(entry);
@@ -82,7 +84,7 @@ struct Fibers {
         made = 0;
     }
 
-#if defined(__x86_64__) || defined(__aarch64__)
+#ifdef MS_SWITCH
     void to(int from, int next) { ms_switch(&top[from], top[next]); }
     void to_main(int from) { ms_switch(&top[from], main); }
     void start(int first) { ms_switch(&main, top[first]); }  // returns when a fiber goes to main

@@ -1,6 +1,10 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
+from pipeline.codegen.cuda import execute_build
 from pipeline.codegen.cuda.execute import execute
 from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.codegen.cuda.execution import Execution
@@ -162,3 +166,30 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         execute(hand.REDUCTION, {})
     with pytest.raises(CodegenError, match="does not fit"):
         execute(hand.REDUCTION, {"x": np.zeros((3, 500))})
+
+
+def test_more_threads_than_a_function_allows_are_refused() -> None:
+    with pytest.raises(CodegenError, match="256 threads, 128 allowed"):
+        run(hand.replaced(hand.GEMM, "MS_KERNEL(256)", "MS_KERNEL(128)"))
+
+
+def test_fibers_without_a_switch_of_our_own_do_the_same() -> None:
+    compiler = find_compiler()
+    assert compiler is not None
+    path = execute_build.machine_library(compiler).with_name("machine-ucontext.so")
+    flags = ("-O1", "-DMUSCHEDULE_UCONTEXT")
+    execute_build._compile(compiler, execute_build.HERE / execute_build.MACHINE, path, flags)
+    code = (
+        "import sys; sys.path[:] = sys.argv[2:]\n"
+        "from pathlib import Path\n"
+        "from pipeline.codegen.cuda.execute_build import adopt_machine, find_compiler\n"
+        "from tests.codegen.cuda import hand_sources as hand\n"
+        "from tests.codegen.cuda.test_execute import run\n"
+        "adopt_machine(find_compiler(), Path(sys.argv[1]))\n"
+        "for source in (hand.GEMM, hand.REDUCTION, hand.PIPELINE):\n"
+        "    execution, _ = run(source)\n"
+        "    assert execution.faults == () and execution.whole\n"
+        "bad, _ = run(hand.replaced(hand.GEMM, 'ms::sync();  // used', ''))\n"
+        "assert bad.faults[0].kind == 'race'\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), *sys.path], check=True)

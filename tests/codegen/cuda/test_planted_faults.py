@@ -27,6 +27,18 @@ FOLDER = Path(__file__).parent
 M, N, K = 100, 96, 256
 
 
+def unwrapped(source: CudaSource) -> CudaSource:
+    """With each statement on one line, for the patterns below."""
+    lines: list[str] = []
+    for line in source.source.splitlines():
+        last = lines[-1].strip() if lines else ""
+        if last and last[-1] not in ";{}" and not last.startswith(("//", "#")):
+            lines[-1] += " " + line.strip()
+        else:
+            lines.append(line)
+    return replace(source, source="\n".join(lines) + "\n")
+
+
 @functools.cache
 def tensor_source() -> CudaSource:
     """C[100, 96] = A · B, the sum over 256, in halves: three stages ahead by cp.async, ldmatrix and mma."""
@@ -35,13 +47,14 @@ def tensor_source() -> CudaSource:
         text.replace("[100, 64]", f"[{M}, {K}]").replace("[64, 96]", f"[{K}, {N}]").replace("range(64)", f"range({K})")
     )
     text = text.replace("serial(2) with software_pipeline=2", f"serial({K // 32}) with software_pipeline=3")
-    return emit_kernel(from_text(text), gpu_target())
+    return unwrapped(emit_kernel(from_text(text), gpu_target()))
 
 
 @functools.cache
 def simt_source() -> CudaSource:
     """C[70, 64] = A · B, the sum over 32, in float32."""
-    return emit_kernel(from_text((FOLDER / "simt_gemm.txt").read_text(encoding="utf-8")), gpu_target())
+    program = from_text((FOLDER / "simt_gemm.txt").read_text(encoding="utf-8"))
+    return unwrapped(emit_kernel(program, gpu_target()))
 
 
 def product(m: int, n: int, k: int, dtype: str) -> Graph:

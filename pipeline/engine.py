@@ -14,6 +14,7 @@ import numpy as np
 
 from pipeline.codegen.assemble import assemble
 from pipeline.codegen.built_kernel import BuiltKernel
+from pipeline.codegen.cuda.driver import why_absent
 from pipeline.config import Config
 from pipeline.errors import CheckError, PipelineError, UserError
 from pipeline.frontend.workloads.inputs import inputs
@@ -23,7 +24,8 @@ from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.target import Target
 from pipeline.machine.cpu import CpuMachine
-from pipeline.machine.cuda import CudaMachine
+from pipeline.machine.cuda_measured import MeasuredCuda
+from pipeline.machine.cuda_predicted import PredictedCuda
 from pipeline.machine.machine import VERSION, Feeds, Machine
 from pipeline.measurement.host import memory_of_host
 from pipeline.measurement.protocol import Builder, Runner
@@ -293,8 +295,12 @@ class Run:
 
 
 def machine_of(config: Config) -> Machine:
-    """The machine of the configuration's target."""
-    return CudaMachine(config) if config.target.kind == "cuda" else CpuMachine(config)
+    """The machine of the configuration's target; for a GPU, whether a device of its architecture is here decides."""
+    target = config.target.resolve()
+    if target.kind == "cpu":
+        return CpuMachine(config, target)
+    absent = why_absent(target.cpu)
+    return MeasuredCuda(config, target) if absent is None else PredictedCuda(config, target, absent)
 
 
 def refuse_too_large(model: Graph, memory: int) -> None:

@@ -15,6 +15,7 @@ from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, own_cores, tea
 from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.target import Target
+from pipeline.measurement.bench_job import BenchJob, BenchResult
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.guarded import GuardedBuffer
 from pipeline.measurement.protocol import CacheState, Reference
@@ -24,30 +25,6 @@ from pipeline.verification.verdict import compare
 
 _FLUSH_FACTOR = 2
 _CONSTANTS = -1  # in the place of a case's number
-
-
-@dataclass(frozen=True, slots=True)
-class BenchJob:
-    """Kernels of one task to check and time. `rounds`: time them in turns so many times; None: each on its own."""
-
-    kernels: tuple[Kernel, ...]
-    reference: ReferenceFiles
-    policy: SamplingPolicy
-    best_ns: float | None = None
-    rounds: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BenchResult:
-    """One kernel's samples, or why there are none."""
-
-    samples: Samples
-    failure: Failure | None
-    max_absolute: float
-    max_relative: float
-    tolerance: float
-    seconds: float
-    cache: CacheState
 
 
 @dataclass(slots=True)
@@ -90,7 +67,7 @@ def set_up(target: Target) -> None:
     _BENCH[:] = [Bench(target, LoadedObject(compile_ir(team_ir(target), target), target=target))]
 
 
-def perform(job: BenchJob) -> tuple[BenchResult, ...]:
+def perform(job: BenchJob[Kernel]) -> tuple[BenchResult, ...]:
     """Check and time. Raises only where the job itself makes no sense; a wrong kernel is a failure in its result."""
     bench = _BENCH[0]
     reference = bench.use(job.reference)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from pipeline.report.summary import PeerSummary, Summary, TaskSummary
+from pipeline.report.summary import Machine, PeerSummary, Summary, TaskSummary
 from pipeline.report.superopt_report import subprogram_lines
 
 _LINE_SECONDS = 10.0
@@ -147,6 +147,8 @@ def duration(seconds: float) -> str:
 def summary_lines(summary: Summary) -> list[str]:
     """The end of a run: the tasks, the peers, and the result in a few lines."""
     lines = ["", *task_table(summary.tasks), ""]
+    if kernels := kernel_table(summary.tasks):
+        lines += [*kernels, ""]
     if fused := subprogram_lines(summary.superopt):
         lines += [*fused, ""]
     if summary.peers:
@@ -154,10 +156,7 @@ def summary_lines(summary: Summary) -> list[str]:
         lines += [*peer_table(summary.peers, ours), ""]
     machine = summary.machine
     if machine.peak_gflops is not None and machine.bandwidth_gbs is not None:
-        lines.append(
-            f"machine: {machine.cpu}, {machine.cores} cores, {machine.vector_bits}-bit vectors, measured "
-            f"{machine.peak_gflops:.0f} GFLOP/s and {machine.bandwidth_gbs:.0f} GB/s"
-        )
+        lines.append(f"machine: {machine.cpu}, {_limits(machine, any(task.kernel for task in summary.tasks))}")
     failed = sum(summary.failed_candidates.values())
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary.failed_candidates.items()) if count)
     lines.append(
@@ -174,6 +173,14 @@ def summary_lines(summary: Summary) -> list[str]:
     if summary.artifact:
         lines.append(f"artifact: {summary.artifact}")
     return lines
+
+
+def _limits(machine: Machine, gpu: bool) -> str:
+    if gpu:
+        said = f"{machine.cores} multiprocessors, by its maker"
+    else:
+        said = f"{machine.cores} cores, {machine.vector_bits}-bit vectors, measured"
+    return f"{said} {machine.peak_gflops:.0f} GFLOP/s and {machine.bandwidth_gbs:.0f} GB/s"
 
 
 def task_table(tasks: Sequence[TaskSummary]) -> list[str]:
@@ -198,6 +205,20 @@ def task_table(tasks: Sequence[TaskSummary]) -> list[str]:
             )
         )
     return aligned(head, rows)
+
+
+def kernel_table(tasks: Sequence[TaskSummary]) -> list[str]:
+    """What is known of the kernels of a GPU, in the order of the tasks' table; nothing where there are none."""
+    head = ("kernel", "waits for", "of its peak", "registers", "spilled", "shared", "launches")
+    rows = [
+        (
+            task.name, found.bound, f"{found.of_peak:.0%}", str(found.registers), f"{found.spill_bytes} B",
+            f"{found.shared_bytes / 1024:.1f} KiB", str(found.launches),
+        )
+        for task in sorted(tasks, key=lambda task: -(task.latency_ms or 0.0) * task.weight)
+        if (found := task.kernel) is not None
+    ]  # fmt: skip
+    return aligned(head, rows) if rows else []
 
 
 def peer_table(peers: dict[str, PeerSummary], ours_ms: float | None) -> list[str]:

@@ -53,6 +53,7 @@ class TaskState:
 
     traces     what tells its sketches apart in the store
     optional   the module can do without it: another way to compute what other tasks do
+    seeds      candidates that a model has chosen before there was a clock: measured first
     measured   samples of this run by candidate, in order
     resumed    how many of its observations come from the store
     """
@@ -63,6 +64,7 @@ class TaskState:
     history: History
     traces: tuple[str, ...]
     optional: bool = False
+    seeds: tuple[Candidate, ...] = ()
     bests: list[float] = field(default_factory=list)
     kernels: dict[tuple[int, tuple[int, ...]], tuple[float, Built]] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
@@ -161,6 +163,9 @@ class Tuner:
             found = (_candidate(state, sketches, record) for record in known)
             different = {candidate.key: candidate for candidate in found if candidate is not None}
             state.history.hints = tuple(different.values())
+            if not self._predicted:
+                chosen = (_candidate(state, sketches, record) for record in known if record.predicted)
+                state.seeds = tuple({c.key: c for c in chosen if c is not None}.values())
 
     def run(self) -> None:
         """Until the budget is spent or every task has converged. An interrupt ends it with the best so far."""
@@ -266,7 +271,11 @@ class Tuner:
             count = max(1, min(count, budget.trials - self._spent()))
         if budget.trials_per_task is not None:
             count = max(1, min(count, budget.trials_per_task - state.trials - state.resumed))
-        candidates = self._strategy.propose(state.history, self._cost, count, budget.pool, self._rngs[number])
+        candidates = self._seeded(state, max(1, count // 2))
+        candidates += self._strategy.propose(
+            state.history, self._cost, max(1, count - len(candidates)), budget.pool, self._rngs[number]
+        )
+        candidates = list({candidate.key: candidate for candidate in candidates}.values())[:count]
         candidates = [candidate for candidate in candidates if self._valid(state, candidate)]
         if not candidates:
             state.exhausted = True
@@ -282,6 +291,13 @@ class Tuner:
         total = self.total
         untuned = self.untuned if total != float("inf") else None
         self._report(Report(self.trials, self.elapsed(), None if untuned is None else total, untuned, state.task.name))
+
+    def _seeded(self, state: TaskState, count: int) -> list[Candidate]:
+        """The next of what a model has chosen."""
+        seen = state.history.seen()
+        fresh = [candidate for candidate in state.seeds if candidate.key not in seen]
+        state.seeds = tuple(fresh[count:])
+        return fresh[:count]
 
     def _valid(self, state: TaskState, candidate: Candidate) -> bool:
         """What breaks a constraint is counted and dropped: there should be none."""

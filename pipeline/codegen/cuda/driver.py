@@ -83,6 +83,7 @@ class Function:
     """One `__global__` function that was loaded, and how it is launched."""
 
     handle: Any
+    module: Any
     launch: Launch
 
 
@@ -136,6 +137,12 @@ class Device:
             tuple(self._function(module, launch) for launch in kernel.program.prologue),
             tuple(self._function(module, launch) for launch in kernel.program.launches),
         )
+
+    def unload(self, functions: Sequence[Function]) -> None:
+        """Gives back the code that these functions are part of."""
+        for module in {id(function.module): function.module for function in functions}.values():
+            self._modules.remove(module)
+            self.call("cuModuleUnload", module)
 
     def launch(self, function: Function, addresses: Sequence[int], stream: Any) -> None:
         """Queues one launch; all arguments are pointers."""
@@ -274,7 +281,7 @@ class Device:
         if launch.shared_bytes:  # more than 48 KiB must be asked for
             which = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self.call("cuFuncSetAttribute", handle, which, launch.shared_bytes)
-        return Function(handle, launch)
+        return Function(handle, module, launch)
 
     def _attribute(self, name: str) -> int:
         which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

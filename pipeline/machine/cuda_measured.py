@@ -1,0 +1,45 @@
+"""An NVIDIA GPU of this machine: kernels and modules are run on it and timed by its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.codegen.cuda.build import build_kernel
+from pipeline.config import MeasurementSettings
+from pipeline.ir.graph import Graph
+from pipeline.machine.cuda import CudaMachine
+from pipeline.machine.machine import Feeds, Parts, Runnable
+from pipeline.machine.running import faster, verified_by_running
+from pipeline.report.summary import Latency
+from pipeline.runtime.cuda_session import CudaSession
+from pipeline.space.partition import Partition
+from pipeline.verification.module_gate import Report
+
+RUNS = 200
+
+
+class MeasuredCuda(CudaMachine):
+    """See `Machine`."""
+
+    predicted = False
+
+    def parts(self, measurement: MeasurementSettings) -> Parts:
+        return Parts(build_kernel, {}, measurement.workers or self.threads, measurement.runner)
+
+    def open(self, path: Path) -> CudaSession:
+        return CudaSession(path)
+
+    def faster(self, artifacts: Mapping[float, Path], feeds: Feeds) -> float:
+        return faster(artifacts, self.open, feeds)
+
+    def verified(self, model: Graph, graph: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
+        return verified_by_running(self.config, model, module, feeds)
+
+    def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:
+        """By the device's clock, with inputs and outputs in its memory."""
+        assert isinstance(module, CudaSession)
+        module.time(feeds, 10)
+        latency = Latency.of(module.time(feeds, RUNS))
+        module.chrome_trace(folder / "trace.json", feeds)
+        return latency

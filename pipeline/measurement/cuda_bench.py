@@ -1,0 +1,229 @@
+"""The runner's side of the pipe on a GPU: kernels are loaded, checked against the reference, and timed, here.
+
+An illegal access leaves a context that refuses everything: the process that had it ends, and costs this candidate only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipeline.codegen.cuda.driver import Device, Function
+from pipeline.codegen.cuda.kernel import CudaKernel
+from pipeline.codegen.cuda.link import nbytes
+from pipeline.codegen.kernel import Argument
+from pipeline.errors import MeasureError
+from pipeline.ir.graph_types import numpy_dtype
+from pipeline.measurement.bench_job import BenchJob, BenchResult
+from pipeline.measurement.failure import Failure
+from pipeline.measurement.protocol import CacheState, Reference
+from pipeline.measurement.reference_files import ReferenceFiles, read
+from pipeline.measurement.sampling import Clock, Samples, SamplingPolicy, interleave, sample
+from pipeline.verification.verdict import compare
+
+_FLUSH_FACTOR = 2  # of L2, that is written over before a cold sample
+_GUARD = 4096  # bytes on both sides of what a kernel writes
+_GUARD_BYTE, _SPOILED = 0xA5, 0xFF
+
+
+@dataclass(slots=True)
+class _Bench:
+    """What the process keeps between jobs: the device, and the inputs of the last task in its memory."""
+
+    device: Device
+    stream: Any
+    reference: Reference | None = None
+    inputs: dict[tuple[int, str], int] = field(default_factory=dict)
+    flush: int = 0
+
+    def use(self, files: ReferenceFiles) -> Reference:
+        if self.reference is None or self.reference.task_id != files.task_id:
+            for address in self.inputs.values():
+                self.device.free(address)
+            self.inputs = {}
+            self.reference = read(files)
+        return self.reference
+
+    def upload(self, case: int, name: str, value: np.ndarray[Any, Any]) -> int:
+        """The address of an input, -1 in the place of a case's number for a constant."""
+        if (case, name) not in self.inputs:
+            array = np.ascontiguousarray(value)
+            self.inputs[case, name] = self.device.allocate(max(1, array.nbytes))
+            self.device.upload(self.inputs[case, name], array, self.stream)
+            self.device.synchronize(self.stream)
+        return self.inputs[case, name]
+
+    def evict(self) -> None:
+        """Queues writes over more memory than L2 holds."""
+        size = _FLUSH_FACTOR * max(self.device.l2_bytes, 8 << 20)
+        if not self.flush:
+            self.flush = self.device.allocate(size)
+        self.device.fill(self.flush, 0, size, self.stream)
+
+
+_BENCH: list[_Bench] = []  # one process, one bench: made by `set_up`, which the pool calls first
+
+
+def set_up(arch: str) -> None:
+    """Prepare this process for kernels of the architecture."""
+    device = Device()
+    device.refuse_other(arch, "the GPU of this machine")
+    _BENCH[:] = [_Bench(device, device.stream())]
+
+
+def perform(job: BenchJob[CudaKernel]) -> tuple[BenchResult, ...]:
+    """Check and time. A wrong kernel is a failure in its result; one that breaks the context ends the process."""
+    bench = _BENCH[0]
+    reference = bench.use(job.reference)
+    cache: CacheState = "cold" if job.policy.flush_cache else "warm"
+    trials: list[_Trial] = []
+    starts: list[float] = []
+    try:
+        for kernel in job.kernels:
+            starts.append(time.perf_counter())
+            trials.append(_Trial(bench, kernel, reference))
+            trials[-1].check(reference)
+        sound = [trial for trial in trials if trial.failure is None]
+        taken: dict[int, Samples] = {}
+        if job.rounds is not None:
+            clocks = [trial.clock(job.policy) for trial in sound]
+            for trial, samples in zip(sound, interleave(clocks, job.policy, job.rounds), strict=True):
+                taken[id(trial)] = samples
+        else:
+            for trial in sound:
+                taken[id(trial)] = sample(trial.clock(job.policy), job.policy, job.best_ns)
+        for trial in trials:
+            trial.check_guards("while it was timed")
+        for trial in trials:
+            trial.free()
+    except MeasureError as error:  # nothing that this context says from now on is to be believed
+        print(error, flush=True)
+        os._exit(70)
+    return tuple(
+        BenchResult(
+            Samples((), 1) if trial.failure is not None else taken[id(trial)], trial.failure, trial.max_absolute,
+            trial.max_relative, trial.tolerance, time.perf_counter() - start, cache,
+        )
+        for trial, start in zip(trials, starts, strict=True)
+    )  # fmt: skip
+
+
+class _Trial:
+    """One kernel with its buffers."""
+
+    def __init__(self, bench: _Bench, kernel: CudaKernel, reference: Reference) -> None:
+        self.failure: Failure | None = None
+        self.max_absolute = self.max_relative = self.tolerance = 0.0
+        self._bench, self._kernel, self._device = bench, kernel, bench.device
+        self._prologue, self._functions = bench.device.functions(kernel)
+        self._own: dict[str, tuple[Argument, int]] = {}
+        for argument in kernel.arguments:
+            if argument.role in ("packed", "output", "workspace"):
+                size = nbytes(argument)
+                base = self._device.allocate(size + 2 * _GUARD)
+                self._device.fill(base, _GUARD_BYTE, size + 2 * _GUARD, bench.stream)
+                self._own[argument.name] = (argument, base)
+        self._tables = [self._table(number, reference) for number in range(len(reference.cases))]
+        self._queue(self._prologue, self._tables[0])
+        self._device.synchronize(bench.stream)
+
+    def check(self, reference: Reference) -> None:
+        """Run every case once from spoiled outputs, and compare."""
+        nearest = -1.0
+        for number, case in enumerate(reference.cases):
+            for argument, base in self._own.values():
+                if argument.role in ("output", "workspace"):
+                    self._device.fill(base + _GUARD, _SPOILED, nbytes(argument), self._bench.stream)
+            self._queue(self._functions, self._tables[number])
+            self._device.synchronize(self._bench.stream)
+            self.check_guards(f"in case {number}")
+            for name, (argument, base) in self._own.items():
+                if argument.role != "output" or self.failure is not None:
+                    continue
+                got = np.empty(argument.shape, numpy_dtype(argument.dtype))
+                self._device.download(got, base + _GUARD, self._bench.stream)
+                self._device.synchronize(self._bench.stream)
+                verdict = compare(got, case.expected[name], case.tolerance[name])
+                self.max_absolute = max(self.max_absolute, verdict.max_absolute)
+                self.max_relative = max(self.max_relative, verdict.max_relative)
+                if verdict.share > nearest:
+                    nearest, self.tolerance = verdict.share, verdict.tolerance
+                if not verdict.ok:
+                    self.failure = Failure("wrong", f"case {number}, output {name}: {verdict.reason}")
+            self._check_inputs(number, case.inputs)
+        self._check_inputs(-1, reference.constants)
+
+    def check_guards(self, when: str) -> None:
+        for name, (argument, base) in self._own.items():
+            for place, where in ((base, "before"), (base + _GUARD + nbytes(argument), "behind")):
+                guard = np.empty(_GUARD, np.uint8)
+                self._device.download(guard, place, self._bench.stream)
+                self._device.synchronize(self._bench.stream)
+                if self.failure is None and (guard != _GUARD_BYTE).any():
+                    self.failure = Failure("wrong", f"{name}: bytes {where} it were overwritten, {when}")
+
+    def clock(self, policy: SamplingPolicy) -> Clock:
+        """By events. Cold samples hold one run each, between an event after the flush and one behind the run."""
+        device, stream, table = self._device, self._bench.stream, self._tables[0]
+
+        def run(repeats: int, inner: int) -> tuple[float, ...]:
+            taken = []
+            for _ in range(repeats):
+                if policy.flush_cache:
+                    self._bench.evict()
+                events = [device.event(), device.event()]
+                device.record(events[0], stream)
+                for _ in range(inner):
+                    self._queue(self._functions, table)
+                device.record(events[1], stream)
+                device.synchronize(stream)
+                taken.append(device.spans_ms(events)[0] * 1e6 / inner)
+            return tuple(taken)
+
+        return run
+
+    def free(self) -> None:
+        for _, base in self._own.values():
+            self._device.free(base)
+        self._device.unload((*self._prologue, *self._functions))
+
+    def _queue(self, functions: tuple[Function, ...], table: Mapping[str, int]) -> None:
+        for function in functions:
+            self._device.launch(function, [table[name] for name in function.launch.arguments], self._bench.stream)
+
+    def _table(self, case: int, reference: Reference) -> dict[str, int]:
+        """The address of each argument in one case."""
+        table = {}
+        for argument in self._kernel.arguments:
+            name = argument.name
+            if name in self._own:
+                table[name] = self._own[name][1] + _GUARD
+                continue
+            constant = argument.role == "constant"
+            source = reference.constants if constant else reference.cases[case].inputs
+            if name not in source:
+                raise ValueError(f"the reference lacks {name}, an argument of the kernel: it has {', '.join(source)}")
+            value = source[name]
+            if value.shape != argument.shape or value.dtype != numpy_dtype(argument.dtype):
+                raise ValueError(f"the reference gives {value.dtype}{list(value.shape)} for {name}, which is "
+                                 f"{argument.dtype}{list(argument.shape)}")  # fmt: skip
+            table[name] = self._bench.upload(-1 if constant else case, name, value)
+        return table
+
+    def _check_inputs(self, case: int, given: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """A kernel that writes to what it should read would spoil the next candidate's data too: upload them again."""
+        for name, value in given.items():
+            address = self._bench.inputs.get((case, name))
+            if address is None:
+                continue
+            found = np.empty(value.shape, value.dtype)
+            self._device.download(found, address, self._bench.stream)
+            self._device.synchronize(self._bench.stream)
+            if found.tobytes() != np.ascontiguousarray(value).tobytes():
+                self._device.free(self._bench.inputs.pop((case, name)))
+                self.failure = self.failure or Failure("wrong", f"{name}: an input was overwritten")

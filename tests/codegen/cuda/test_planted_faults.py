@@ -31,8 +31,8 @@ def unwrapped(source: CudaSource) -> CudaSource:
     """With each statement on one line, for the patterns below."""
     lines: list[str] = []
     for line in source.source.splitlines():
-        last = lines[-1].strip() if lines else ""
-        if last and last[-1] not in ";{}" and not last.startswith(("//", "#")):
+        last = lines[-1].partition("//")[0].strip() if lines else ""
+        if last and last[-1] not in ";{}" and not last.startswith("#"):
             lines[-1] += " " + line.strip()
         else:
             lines.append(line)
@@ -184,7 +184,7 @@ def test_a_copy_of_sixteen_bytes_to_an_odd_place_is_caught() -> None:
 
 
 def test_a_tile_whose_ragged_end_is_not_filled_is_caught() -> None:
-    text = r"(ms::copy_async<16>\(As[^;]*),\s+(bi [^;,]* < 100)\);"
+    text = r"(ms::copy_async<16>\(As[^;]*),\s+(gr < 100)\);"
     execution, verdict = judged(planted(tensor_source(), text, r"if (\2) \1);"))
     assert "unwritten" in kinds(execution) and not verdict.ok
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.ir.expr import Expr, Op, Var, affine, dtype_of, loads, variables
-from pipeline.ir.graph import DType
+from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Program
 from pipeline.schedule.nest import block_at, find_buffer, over_loops
+from rules.schedule.gpu_tensor_units import PIECE
 from rules.schedule.scheduled import is_scheduled
 
 
@@ -126,7 +127,9 @@ def _side(
         if loop != last[0]:
             width = _common(width, step)
     first = _offset(block, found[0].indices, buffer.shape)
-    return own, _common(width, first) if first else width
+    width = _common(width, first) if first else width
+    size = ITEM_BYTES[buffer.dtype]  # what is converted on the way may be read in more pieces than it is stored in
+    return own, width if size <= ITEM_BYTES[_dtype(factor)] else _common(width, PIECE // size)
 
 
 def _innermost(strides: dict[str, int], loops: tuple[str, ...]) -> int | None:

@@ -32,6 +32,7 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Choice, Tile
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
+from rules.schedule.gpu_tensor_operands import split_sum, with_casts
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.gpu_tensor_units import COLUMNS, ROWS, GpuTensorUnits, check_names, units_for
 from rules.schedule.multi_level_tiling import epilogue
@@ -50,9 +51,10 @@ class GpuTensorTiling:
     beside   the sketch stays as it is, too, for other rules
 
     Warps, fragments of a warp, depth of a tile, stages of the pipeline, how lanes share out a fetch and the order of
-    the blocks are parameters. Tiles that stick out hold 0 where there is nothing, and only what there is gets
-    stored, so every extent will do. Convolutions become products of matrices by their indices alone. What is computed
-    from the result alone is computed where it is stored.
+    the blocks are parameters. Tiles that stick out hold 0 where there is nothing, and only what there is gets stored,
+    so every extent will do. Convolutions become products of matrices by their indices alone. What is computed from the
+    result alone is computed where it is stored. Where there are too few tiles for the device, a second sketch cuts the
+    sum in parts that other blocks compute, and a second kernel adds them up.
     """
 
     units: tuple[str, ...] = ("f16", "bf16", "f16_k8", "s8")
@@ -65,14 +67,25 @@ class GpuTensorTiling:
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         if target.gpu is None:
             return []
+        inlined = with_casts(sketch, block)
+        whole = self._tiled(inlined, block, target)
+        if whole is None:
+            return []
+        made = [whole]
+        split = split_sum(inlined, block, target.gpu)
+        if split is not None:
+            parts = self._tiled(split, f"{block}_rf", target)
+            made += [] if parts is None else [parts]
+        return [*made, sketch] if self.beside else made
+
+    def _tiled(self, sketch: Sketch, block: str, target: Target) -> Sketch | None:
         found = product_of(sketch.program, block)
         units = None if found is None else units_for(found.factors, found.total, tuple(self.units), target)
-        if found is None or units is None:
-            return []
+        if found is None or units is None or target.gpu is None:
+            return None
         if found.left == "km" and not units.turns:
             found = replace(found, left="mk", vector=(1, found.vector[1]), turned=True)
-        made = _tiled(sketch, found, units, target.gpu, self.stages)
-        return [made, sketch] if self.beside else [made]
+        return _tiled(sketch, found, units, target.gpu, self.stages)
 
 
 @dataclass(frozen=True, slots=True)

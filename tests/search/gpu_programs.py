@@ -7,6 +7,8 @@ from __future__ import annotations
 from pipeline.ir.program import Program
 from pipeline.ir.program_parse import from_text
 
+INNER = " " * 24
+
 
 def tensor_gemm(
     m: int = 4096, n: int = 4096, k: int = 4096, *, tile: tuple[int, int, int] = (128, 128, 32),
@@ -213,11 +215,12 @@ def elementwise(
     stride, touched   of each row of `stride` elements only the first `touched` are computed, one row for each thread
     """
     if touched:
-        shape, indices = f"{size}, {stride}", f"b*{threads} + t"
-        columns, blocks, vector = touched, -(-size // threads), touched
+        shape, place, blocks, vector = f"{size}, {stride}", "i, j", -(-size // threads), touched
+        domain = f"spatial i in range({size}) = b*{threads} + t\n{INNER}spatial j in range({touched}) = v"
     else:
-        shape, indices = f"{size}, 1", f"b*{threads * vector} + t*{vector} + v"
-        columns, blocks = 1, -(-size // (threads * vector))
+        shape, place, blocks = f"{size}", "i", -(-size // (threads * vector))
+        domain = f"spatial i in range({size}) = b*{threads * vector} + t*{vector} + v"
+    value = value.replace("[i]", f"[{place}]").replace("2.0", f"2.0:{dtype}")
     return from_text(f"""program scale():
     input x: {dtype}[{shape}]
     output y: {dtype}[{shape}]
@@ -226,7 +229,6 @@ def elementwise(
             for t in threadIdx.x({threads}):
                 for v in vectorized({vector}):
                     block scale:
-                        spatial i in range({size}) = {indices}
-                        spatial j in range({columns}) = {"v" if touched else "0"}
-                        y[i, j] = {value.replace("[i]", "[i, j]").replace("2.0", f"2.0:{dtype}")}
+                        {domain}
+                        y[{place}] = {value}
 """)

@@ -36,7 +36,8 @@ class Extents:
     serial, unrolled, vector   of one thread, or of one warp where the warp computes a unit
     unit                       points of the unit; 1 without one
     x, y                       threads along x, and along y and z together
-    warps                      that run it in each block of the grid
+    warps                      that run it in each block of the grid; parts of one where some points of the loops lie
+                               outside of the block's domain
     """
 
     by_var: Mapping[str, Number]
@@ -63,7 +64,7 @@ def extents_of(leaf: Leaf, numbers: Numbers, width: Number) -> Extents:
     across = np.where(width >= LANES, y * np.ceil(x / LANES), np.ceil(y * width / LANES))
     return Extents(
         by_var, products["grid"], products["serial"], products["unrolled"], products["vectorized"], products["unit"],
-        x, y, y if leaf.unit is not None else across,
+        x, y, (y if leaf.unit is not None else across) * _inside(leaf, by_var, numbers),
     )  # fmt: skip
 
 
@@ -85,6 +86,25 @@ def steps(access: Access, var: str, numbers: Numbers) -> tuple[Number, Number]:
         if coefficient.terms:
             inside = numbers(coefficient) * access.size
     return rows, inside
+
+
+def _inside(leaf: Leaf, by_var: Mapping[str, Number], numbers: Numbers) -> Number:
+    """The share of the points of one block of the grid that lie in the domain of the statements."""
+    shares: dict[frozenset[str], Number] = {}
+    around = {span.var for span in leaf.spans if span.level == "grid"}
+    for extent, form in leaf.domains:
+        own = [(var, coefficient) for var, coefficient in form.terms if var not in around]
+        if not own:
+            continue
+        reach: Number = 1.0
+        for var, coefficient in own:
+            reach = reach + np.abs(numbers(coefficient)) * (by_var[var] - 1.0)
+        key = frozenset(var for var, _ in own)
+        shares[key] = np.minimum(shares.get(key, 1.0), numbers(extent) / np.maximum(reach, 1.0))
+    total: Number = 1.0
+    for share in shares.values():
+        total = total * share
+    return total
 
 
 def moves(access: Access, var: str, numbers: Numbers) -> Number:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.search.gpu.access import LANES, SECTOR, Array, Lanes, Number, sectors, wavefronts
 from pipeline.search.gpu.extents import Extents, Numbers, lanes_of, moves, row_bytes, steps
@@ -73,10 +74,10 @@ def _of_threads(
     for span in leaf.spans:
         if span.level == "vectorized" and access.varies(span.var):
             extent = extents.by_var[span.var]
-            whole = (moves(access, span.var, numbers) == access.size) & (span.var not in access.scattered)
-            length = extent * access.size
-            instructions = np.where(whole, np.ceil(length / WIDEST), extent) * instructions
-            chunk = np.where(whole, np.minimum(length, WIDEST), chunk)
+            rows, inside = steps(access, span.var, numbers)
+            neighbours = (rows == 0) & (inside == access.size) & (span.var not in access.scattered)
+            chunk = np.where(neighbours, _piece(leaf, access, span, extent, numbers), chunk)
+            instructions = instructions * extent * access.size / chunk
             elements = elements * extent
     axes = []
     for span, extent in lanes_of(leaf, extents, width):
@@ -85,12 +86,29 @@ def _of_threads(
     return _cost(access, axes, chunk, times * instructions, times * elements, numbers, count)
 
 
+def _piece(leaf: Leaf, access: Access, vector: Span, extent: Number, numbers: Numbers) -> Number:
+    """Bytes that are accessed at once: the most that all addresses are a multiple of, and the vector's length too."""
+    row, pad = row_bytes(access, numbers)
+    bits = _whole(extent * access.size)
+    if len(access.dims) > 1:
+        bits = bits | _whole(row + pad)
+    for span in leaf.spans:
+        if span is not vector and access.varies(span.var):
+            bits = bits | _whole(moves(access, span.var, numbers))
+    bits = bits | int(WIDEST)
+    return np.maximum((bits & -bits).astype(np.float64), access.size)
+
+
+def _whole(value: Number) -> NDArray[np.int64]:
+    return np.asarray(np.abs(value), np.int64)
+
+
 def _of_unit(leaf: Leaf, access: Access, extents: Extents, numbers: Numbers, count: int) -> AccessCost:
     unit = leaf.unit
     assert unit is not None
     times = _times(leaf, access, extents)
     if unit.kind == "load":
-        return _of_load(leaf, access, times, numbers, count)
+        return _of_load(leaf, access, times, extents.unrolled, numbers, count)
     along = [steps(access, span.var, numbers) for span in unit.spans]
     scattered = [span.var in access.scattered for span in unit.spans]
     match unit.kind:
@@ -110,7 +128,7 @@ def _of_unit(leaf: Leaf, access: Access, extents: Extents, numbers: Numbers, cou
             return _cost(access, axes, chunk, times * np.where(paired, 2.0, 4.0), times * 4.0, numbers, count)
 
 
-def _of_load(leaf: Leaf, access: Access, times: Number, numbers: Numbers, count: int) -> AccessCost:
+def _of_load(leaf: Leaf, access: Access, times: Number, unrolled: Number, numbers: Numbers, count: int) -> AccessCost:
     """A fragment's tile: rows of 16 bytes by ldmatrix where its rows, or of 16-bit elements its columns, lie in one
     piece; element by element else."""
     unit = leaf.unit
@@ -129,7 +147,8 @@ def _of_load(leaf: Leaf, access: Access, times: Number, numbers: Numbers, count:
     fast = wavefronts([Lanes(8.0, rows, inside)], 16.0, row, pad, access.buffer.swizzled, count)
     slow_axes = [Lanes(4.0, rows1, inside1), Lanes(8.0, rows0, inside0)]
     slow = wavefronts(slow_axes, float(access.size), row, pad, access.buffer.swizzled, count)
-    instructions = np.where(by_matrix, np.ceil(matrices / MATRICES), elements / LANES)
+    several = np.ceil(unrolled * matrices / MATRICES) / unrolled  # tiles of two neighbours are loaded together
+    instructions = np.where(by_matrix, several, elements / LANES)
     cycles = np.where(by_matrix, matrices * fast / instructions, slow)
     best = np.where(by_matrix, matrices / instructions, 1.0)
     packing = np.where(by_matrix, 0.0, elements / LANES)

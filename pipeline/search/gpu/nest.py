@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 
 from pipeline.ir.expr import Affine, Const, Expr, Load, Op, affine, loads, substitute, variables
 from pipeline.ir.graph import ITEM_BYTES, DType
-from pipeline.ir.poly import Poly
+from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Loop, Program, Seq, Stmt, walk
 from pipeline.schedule.intrinsics import INTRINSICS
 from pipeline.search.gpu.work import Work, conversions, work_of
@@ -32,11 +32,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An allocated buffer; stages: copies of it that a pipeline may need, and whether it is inside the pipelined loop
-    is said by their being more than the number one."""
+    """An allocated buffer, and how often it is there: as often as the pipeline around it has stages, or its loop
+    iterations, if that is less."""
 
     buffer: Buffer
     stages: Poly
+    iterations: Poly
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class Leaf:
     pipeline    stages of the innermost pipelined loop around it; None where there is none
     pipelined   how many of `spans` are up to that loop, itself included
     copy        it does nothing but copy memory into a shared buffer
+    domains     of each iteration variable: its extent, and its value over the loops
     """
 
     name: str
@@ -89,7 +91,7 @@ class Leaf:
     pipeline: Poly | None
     pipelined: int
     copy: bool
-    size: int
+    domains: tuple[tuple[Poly, Affine], ...]
 
 
 @dataclass(slots=True)
@@ -121,6 +123,7 @@ class _Context:
     unit: tuple[str, int] | None = None  # its intrinsic, and where its spans begin
     pipeline: Poly | None = None
     pipelined: int = 0
+    iterations: Poly = field(default_factory=lambda: Poly.of(1))
     threads: bool = False
 
 
@@ -138,7 +141,7 @@ class _Collector:
                     self.visit(child, at)
             case Alloc(buffer, body):
                 self.region.warps |= buffer.scope == "fragment"
-                placed = Placed(buffer, at.pipeline if at.pipeline is not None else Poly.of(1))
+                placed = Placed(buffer, at.pipeline if at.pipeline is not None else Poly.of(1), at.iterations)
                 self.visit(body, _with(at, around=(*at.around, placed)))
             case Loop():
                 self._loop(stmt, at)
@@ -165,6 +168,7 @@ class _Collector:
                 at,
                 pipeline=Poly.of(stages) if isinstance(stages, int) else Poly.symbol(stages),
                 pipelined=len(spans),
+                iterations=product([axis.extent for axis in loop.axes]),
             )
         elif level == "serial" and not at.threads:
             reads, writes = _touched(loop.body, self.buffers)
@@ -236,14 +240,14 @@ def _keep_stages_of_copies(region: Region) -> None:
 
     def kept(placed: Placed) -> Placed:
         staged = placed.buffer.scope == "shared" and placed.buffer.name not in shared
-        return placed if staged else Placed(placed.buffer, Poly.of(1))
+        return placed if staged else Placed(placed.buffer, Poly.of(1), Poly.of(1))
 
     for number, leaf in enumerate(region.leaves):
         around = tuple(kept(placed) for placed in leaf.around)
         copy = leaf.copy and leaf.accesses[0].buffer.name not in shared
         region.leaves[number] = Leaf(
             leaf.name, leaf.spans, leaf.accesses, leaf.work, leaf.unit, leaf.chain, leaf.reduces, around,
-            leaf.pipeline, leaf.pipelined, copy, leaf.size,
+            leaf.pipeline, leaf.pipelined, copy, leaf.domains,
         )  # fmt: skip
 
 
@@ -280,10 +284,10 @@ def _leaf(block: Block, at: _Context, buffers: Mapping[str, Buffer]) -> Leaf:
         if kind is not None:
             factors = [buffers[load.buffer].dtype for load in seen] or [buffers[block.buffer].dtype]
             unit = Unit(name, kind, at.spans[begin:], factors[0])
-    size = max([ITEM_BYTES[buffers[block.buffer].dtype], *(ITEM_BYTES[load.dtype] for load in seen)])
+    domains = tuple((it.extent, form) for it in block.iters if (form := affine(it.binding)) is not None)
     return Leaf(
         block.name, at.spans, tuple(accesses), work_of(block, registers), unit, block.combine is not None,
-        frozenset(reduces), at.around, at.pipeline, at.pipelined, _is_copy(block, buffers), size,
+        frozenset(reduces), at.around, at.pipeline, at.pipelined, _is_copy(block, buffers), domains,
     )  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from pipeline.search.gpu.access import LANES, Number
 from pipeline.search.gpu.extents import Extents, Numbers
 from pipeline.search.gpu.nest import Leaf, Placed, Region
 
-BASE_REGISTERS = 22.0  # indices, counters, temporaries
-POINTER = 2.0  # registers of the address of a buffer
+# Registers of a thread, fitted to what the compiler says of sampled products: for indices and counters, with shared
+# memory, for the address of a buffer in global memory; and of what a buffer holds, as neighbouring iterations overlap.
+BASE_REGISTERS, SHARED_REGISTERS, POINTER, OVERLAP = 12.0, 8.0, 2.0, 1.1
 HELD = 64.0  # registers that loaded values take at most: more loads are started later
 GRANULE, WARP_GRANULE = 8.0, 256.0  # registers are handed out in such steps, to a thread and to a warp
-SHARED_GRANULE = 128.0
+SHARED_GRANULE, ALIGNMENT = 128.0, 128.0  # of a block's shared memory, and of each buffer in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def resident(region: Region, extents: list[Extents], width: Number, numbers: Num
         shared = np.maximum(shared, _shared(leaf, numbers, gpu))
         registers = np.maximum(registers, _private(leaf, numbers) + _temporaries(leaf, each, numbers, gpu))
     pointers = len({a.buffer.name for leaf in region.leaves for a in leaf.accesses if a.buffer.scope == "global"})
-    registers = registers + BASE_REGISTERS + POINTER * pointers
+    registers = registers * OVERLAP + BASE_REGISTERS + np.where(shared > 0, SHARED_REGISTERS, 0.0) + POINTER * pointers
     return settled(threads, registers, shared, gpu)
 
 
@@ -87,13 +88,14 @@ def _shared(leaf: Leaf, numbers: Numbers, gpu: Gpu) -> Number:
     total: Number = 0.0
     for placed in leaf.around:
         if placed.buffer.scope == "shared":
-            total = total + np.ceil(_bytes(placed, numbers) / 16.0) * 16.0 * stages(placed, numbers, gpu)
+            one = np.ceil(_bytes(placed, numbers) / ALIGNMENT) * ALIGNMENT
+            total = total + one * stages(placed, numbers, gpu)
     return total
 
 
 def stages(placed: Placed, numbers: Numbers, gpu: Gpu) -> Number:
     """Copies of a buffer that are there; without asynchronous copies two are the most."""
-    wanted = numbers(placed.stages)
+    wanted = np.minimum(numbers(placed.stages), np.maximum(numbers(placed.iterations), 1.0))
     return wanted if gpu.capability >= 80 else np.minimum(wanted, 2.0)
 
 

@@ -14,7 +14,7 @@ from pipeline.search.gpu.memory import AccessCost
 from pipeline.search.gpu.nest import Leaf
 
 UNITS = ("tensor", "fma", "double", "integer", "special", "issue", "shared", "l2")
-TENSOR_SHARE, FMA_SHARE = 0.95, 0.94  # of their rates that tensor cores and ordinary units reach
+TENSOR_SHARE, FMA_SHARE = 0.97, 0.94  # of their rates that tensor cores and ordinary units reach
 SCHEDULERS = 4.0
 FMA_LATENCY, DOUBLE_LATENCY, TENSOR_LATENCY = 4.0, 8.0, 18.0
 UNROLLED_BY_COMPILER = 4.0
@@ -73,6 +73,8 @@ def busy(leaf: Leaf, extents: Extents, costs: list[AccessCost], moved: Number, n
         accesses = accesses + (0.0 if past else cost.instructions)
         data = data + (0.0 if past else cost.instructions * cost.wavefronts)
         converted = converted + cost.conversions
+    if leaf.copy:  # whether a piece is there at all is asked once, and not for each of its elements
+        points = sum((cost.instructions for cost in costs if cost.is_global), 0.0)
     fma, double, special = points * work.fma, points * work.double, points * work.special
     # an address for each access
     integer = points * work.integer + converted + accesses + (control if unit is None else 0.0)

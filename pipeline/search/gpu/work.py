@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.ir.expr import FLOATS, Expr, Load, Op, affine, children, dtype_of, walk
+from pipeline.ir.expr import FLOATS, Expr, Load, Op, affine, children, dtype_of, loads, walk
 from pipeline.ir.program import Block
 
 WIDE_INTEGERS = frozenset({"int64", "uint64"})
@@ -15,8 +15,8 @@ COSTS: dict[str, tuple[float, float]] = {
     "div": (8.0, 1.0), "reciprocal": (6.0, 1.0), "sqrt": (7.0, 1.0), "rsqrt": (3.0, 1.0), "exp": (6.0, 1.0),
     "log": (12.0, 1.0), "tanh": (12.0, 2.0), "erf": (18.0, 1.0), "sigmoid": (14.0, 2.0), "pow": (45.0, 3.0),
     "sin": (20.0, 1.0), "cos": (20.0, 1.0), "tan": (30.0, 2.0), "mod": (20.0, 2.0), "fmod": (20.0, 2.0),
-    "where": (1.0, 0.0), "guard": (1.0, 0.0), "cast": (1.0, 0.0),
 }  # fmt: skip
+SELECTS = frozenset({"cast", "where", "guard"})
 INTEGER_COSTS = {"floordiv": 6.0, "mod": 7.0, "div": 20.0, "fmod": 22.0, "mul": 1.0}
 WIDE_FACTOR, DOUBLE_FACTOR = 2.5, 3.0  # of 64-bit integers; of the library's functions in float64
 
@@ -83,7 +83,7 @@ def conversions(block: Block, load: Load) -> float:
 
 def _operation(node: Op) -> Work:
     dtype = node.dtype
-    if node.fn == "cast":
+    if node.fn in SELECTS:
         return Work(integer=1.0)
     operand = dtype_of(node.args[-1]) if node.args else dtype
     kind = operand if dtype == "bool" else dtype
@@ -93,7 +93,8 @@ def _operation(node: Op) -> Work:
     if kind in FLOATS:
         return Work(fma=ordinary, special=special, integer=1.0 if dtype in NARROW else 0.0)
     integer = INTEGER_COSTS.get(node.fn, 1.0)
-    return Work(integer=integer * (WIDE_FACTOR if kind in WIDE_INTEGERS else 1.0))
+    wide = kind in WIDE_INTEGERS and bool(loads(node))  # indices are narrow
+    return Work(integer=integer * (WIDE_FACTOR if wide else 1.0))
 
 
 def _index(index: Expr) -> Work:

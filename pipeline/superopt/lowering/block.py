@@ -10,7 +10,7 @@ from pipeline.errors import listed
 from pipeline.ir.expr import Const, Expr, Load, Op, Var, dtype_of, loads
 from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.poly import Poly, product
-from pipeline.ir.program import Alloc, Buffer, Combine, Iter, Loop, Stmt, sequence
+from pipeline.ir.program import Alloc, Buffer, Combine, Iter, Loop, Stmt, sequence, walk
 from pipeline.ir.program import Axis as LoopAxis
 from pipeline.ir.target import Target
 from pipeline.schedule.constraint import AtMost
@@ -366,6 +366,20 @@ class BlockLowering:
     def region(self) -> Stmt:
         """The parallel loop over the grid around the nest of sequential loops around everything else."""
         levels = len(self.block.loops)
+        rows = self.cuts.row_blocks()
+        if rows is not None:
+            for level in range(levels + 1):
+                if level < levels:
+                    self.before[level], self.after[level] = (
+                        rows.fused(self.before[level]),
+                        rows.fused(self.after[level]),
+                    )
+                else:
+                    self.before[level], self.after[level] = rows.fused([*self.before[level], *self.after[level]]), []
+            every = [buffer for level in self.scratch for buffer in level]
+            for part in (self.before, self.after):
+                part[:] = [[rows.at_rows(stmt, every) for stmt in level] for level in part]
+            self.scratch = [[buffer for buffer in level if not rows.short(buffer)] for level in self.scratch]
         body: Stmt | None = None
         for level in range(levels, -1, -1):
             inside: list[Stmt] = list(self.before[level])
@@ -377,7 +391,8 @@ class BlockLowering:
             for buffer in reversed(self.scratch[level]):
                 body = Alloc(buffer, body)
         assert body is not None
-        sizes = [product(list(b.shape)) * ITEM_BYTES[b.dtype] for level in self.scratch for b in level]
+        tiles = [stmt.buffer for stmt in walk(body) if isinstance(stmt, Alloc)]
+        sizes = [product(list(b.shape)) * ITEM_BYTES[b.dtype] for b in tiles]
         total = sum(sizes, Poly.of(0))
         if not total.is_constant:
             self.owner.constraints.append(AtMost(f"{self.name} scratch", total, scratch_bytes(self.owner.target)))

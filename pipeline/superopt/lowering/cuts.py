@@ -10,6 +10,7 @@ from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Derived
 from pipeline.ir.target import Target
 from pipeline.schedule.variables import Tile
+from pipeline.superopt.lowering.row_blocks import RowBlocks
 from pipeline.superopt.lowering.tile import (
     Dim,
     Tensor,
@@ -24,6 +25,7 @@ from pipeline.superopt.mugraph.graph import (
 
 LARGEST_TILE = 512  # elements of a tile along one axis
 LARGEST_REGISTER_ROWS = 12
+LARGEST_BLOCK = 8  # register tiles of a block of rows
 TENSOR_TILE = 16  # rows, columns or summands of a tensor core's product
 
 
@@ -43,6 +45,9 @@ class Cuts:
     extents: dict[str, Poly] = field(default_factory=dict)
     variables: list[Tile] = field(default_factory=list)
     derived: list[Derived] = field(default_factory=list)
+    rows: tuple[str, ...] | None = None
+    block_of_rows: Poly = field(default_factory=lambda: Poly.of(1))
+    blocks_of_rows: Poly = field(default_factory=lambda: Poly.of(1))
 
     def find(self) -> None:
         """The tile of each group of dimensions that are cut by the same axes; every axis cuts one length."""
@@ -62,6 +67,7 @@ class Cuts:
                 if owner.setdefault(axis, axes) != axes:
                     raise cannot(self.name, f"axis {axis} cuts dimensions that other axes cut in different ways")
         every = [*self.block.grid, *self.block.loops]
+        self.rows = self.chained_rows(found)
         for known in every:
             if known.name not in owner:
                 if known.extent is None:
@@ -100,16 +106,49 @@ class Cuts:
             self.extents[name] = Poly.symbol(symbols[-1])
         lanes = self.target.lanes(4)
         unit, register = self.register(axes, extent, lanes)
+        blocked = self.rows == axes
+        if blocked:
+            symbols.append(f"{stem}_t2")
+            multiple.append(1)
+            most.append(max(1, min(LARGEST_TILE, extent)))
         symbols += [f"{stem}_t1", f"{stem}_t0"]
         multiple += [1, unit]
-        most += [max(1, min(LARGEST_TILE, extent)), max(unit, min(register, -(-extent // unit) * unit))]
+        middle = LARGEST_BLOCK if blocked else LARGEST_TILE
+        most += [max(1, min(middle, extent)), max(unit, min(register, -(-extent // unit) * unit))]
         self.variables.append(Tile(tuple(symbols), extent, tuple(multiple), tuple(most)))
         tile = Poly.symbol(symbols[-2]) * Poly.symbol(symbols[-1])
+        if blocked:
+            self.block_of_rows, self.blocks_of_rows = tile, Poly.symbol(symbols[-3])
+            tile = self.blocks_of_rows * tile
         outermost = f"n_{self.name}_{axes[0]}"
         inner = product([Poly.symbol(s) for s in symbols])
         self.derived.append(Derived(outermost, Poly.of(extent), inner))
         self.extents[axes[0]] = Poly.symbol(outermost)
         self.tiles[axes] = (tile, extent)
+
+    def chained_rows(self, found: dict[tuple[str, ...], int]) -> tuple[str, ...] | None:
+        """The grid axis that cuts the rows of products of which one reads what another one made: all of it is done for
+        a block of rows before the next, while the operands that do not depend on the rows stay where they are."""
+        chained = [False] * len(self.block.inputs)
+        chain = False
+        for node in self.block.nodes:
+            above = any(chained[i] for i in node.inputs)
+            chain |= above and isinstance(node.op, Contract)
+            chained.append(above or isinstance(node.op, Contract))
+        if not chain or self.target.gpu is not None:
+            return None  # the threads of a GPU's block take rows of their own
+        lanes = self.target.lanes(4)
+        for axis in self.block.grid:
+            axes = (axis.name,)
+            cut = axis.extent is None and found.get(axes, 1) > 1 and not self.is_batch(axis.name)
+            if cut and self.register(axes, found[axes], lanes)[0] == 1:
+                return axes
+        return None
+
+    def row_blocks(self) -> RowBlocks | None:
+        if self.rows is None or self.rows not in self.tiles:
+            return None
+        return RowBlocks(self.loop_var(self.rows[0]), self.tiles[self.rows][0], self.block_of_rows, self.blocks_of_rows)
 
     def is_batch(self, axis: str) -> bool:
         """Does the grid axis run through both operands of every product (through every input, where there is none)?

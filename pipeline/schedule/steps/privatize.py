@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pipeline.ir.expr import Affine, Expr, Load, from_affine
@@ -31,6 +32,10 @@ class _Index:
     threads: tuple[tuple[Slot, Poly], ...]
     own: tuple[tuple[Poly, Poly], ...]
 
+    def renamed(self, names: Mapping[str, Poly]) -> _Index:
+        threads = tuple((slot, step.substitute(names)) for slot, step in self.threads)
+        return _Index(threads, tuple((step.substitute(names), n.substitute(names)) for step, n in self.own))
+
 
 @dataclass(frozen=True, slots=True)
 class Privatize:
@@ -59,21 +64,24 @@ class Privatize:
         if found.scope != "shared":
             return f"{self.buffer} is {found.scope} already"
         grids: set[tuple[tuple[str, tuple[Poly, ...]], ...]] = set()
+        same = _representatives(program)
         wanted: tuple[_Index, ...] | None = None
         for block, place in _users(program, self.buffer):
             nests = _nests(place, self.buffer)
             if not nests:
                 return f"block {block.name} uses {self.buffer} outside the nests of threads"
-            grids.add(tuple((loop.kind, tuple(axis.extent for axis in loop.axes)) for loop in nests))
+            sides = [(loop.kind, tuple(axis.extent.substitute(same) for axis in loop.axes)) for loop in nests]
+            grids.add(tuple(sides))
             if len(grids) > 1:
                 return f"the nest of block {block.name} has other threads than those of the blocks before it"
             for indices in _accesses(block, self.buffer):
                 form = _form(block, place, nests, indices, self.buffer)
                 if isinstance(form, str):
                     return form
-                if wanted is not None and form != wanted:
+                named = tuple(index.renamed(same) for index in form)
+                if wanted is not None and named != wanted:
                     return f"block {block.name} does not share out {self.buffer} as the blocks before it do"
-                wanted = form
+                wanted = named
         return None
 
     def apply(self, program: Program) -> Program:
@@ -100,6 +108,16 @@ class Privatize:
         body, prologue = visit(program.body), visit(program.prologue)
         assert isinstance(body, Seq) and isinstance(prologue, Seq)
         return replace(program, body=body, prologue=prologue)
+
+
+def _representatives(program: Program) -> dict[str, Poly]:
+    """For each derived symbol the first one of the same formula."""
+    first: dict[tuple[Poly, Poly], Poly] = {}
+    found: dict[str, Poly] = {}
+    for new in program.derived:
+        formula = (new.numerator.substitute(found), new.denominator.substitute(found))
+        found[new.name] = first.setdefault(formula, Poly.symbol(new.name))
+    return found
 
 
 def _allocated(program: Program, name: str) -> Buffer | None:

@@ -16,7 +16,7 @@ from pipeline.schedule.variables import Tile
 from rules.schedule.inside_nest import around_own, own_loops, register_symbol
 from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
-from rules.schedule.streaming import streams
+from rules.schedule.streaming import large, streams
 
 AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 
@@ -71,6 +71,8 @@ class InnerProduct:
             for step in packing:
                 current = _copy_loops(current.apply(step), step.name)
             current = _kept(current, block, order, wide, high, sums, around)
+            if not streamed and len(wide) > 1 and any(large(sketch.program, step.buffer, target) for step in packing):
+                current = current.attempt(Annotate(sums[-1], "prefetch_next", wide[0]))
             if streamed and not packing:
                 current = current.attempt(Annotate(sums[-1], "prefetch_next", around[-1].axes[0].var))
             if streamed and any(step.at is None for step in packing):

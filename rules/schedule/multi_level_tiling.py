@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from math import prod
 
 from pipeline.ir.expr import Load, Var, affine, loads, variables
-from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Block, Iter, Program
 from pipeline.ir.target import Target
@@ -29,13 +28,12 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Tile
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, lanes_of, loop_of
-from rules.schedule.streaming import streams
+from rules.schedule.streaming import large, streams
 
 LARGEST_TILE = 64  # iterations of a middle level
 LARGEST_SUM = 1024  # iterations of a reduced loop inside another one
 UNROLLED = 8  # iterations of a reduced loop that is unrolled
 AHEAD = (32, 96)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
-LARGE = 1 << 20  # bytes that stay in no cache of a core, where nothing says how large that is
 LARGEST_CODE = 320  # multiply-adds in the innermost unrolled nest
 
 
@@ -80,7 +78,7 @@ class MultiLevelTiling:
                 results.append(_finish(made, plan))
                 if any(_constant(tiled.program, operand.buffer) for operand in packed) and plan.streamed:
                     results.extend(_asked_for_early(results[-1], plan))
-                elif any(_large(tiled.program, operand.buffer, target) for operand in packed):
+                elif any(large(tiled.program, operand.buffer, target) for operand in packed):
                     results[-1] = _next_panel(results[-1], plan)
         return [sketch, *results] if results and self.beside else results
 
@@ -350,18 +348,14 @@ def _asked_for_early(sketch: Sketch, plan: _Plan) -> list[Sketch]:
     return [sketch.apply(step) for step in steps if found is not None and step.why_not(sketch.program) is None]
 
 
-def _large(program: Program, buffer: str, target: Target) -> bool:
-    """Is it known at compile time, and so large that in a model it comes from memory each time?"""
-    known = find_buffer(program, buffer)
-    if known is None or known.role != "constant":
-        return False
-    return prod(extent.value for extent in known.shape) * ITEM_BYTES[known.dtype] > (target.cache(2) or LARGE)
-
-
 def _next_panel(sketch: Sketch, plan: _Plan) -> Sketch:
     """The same with the next panel of the packed operand asked for, in parts, while this one is computed with."""
     names = plan.where[plan.vector.var]
-    return sketch.attempt(Annotate(plan.levels["R", 0][-1], "prefetch_next", names[-2])) if len(names) > 2 else sketch
+    if len(names) < 3:
+        return sketch
+    sums = [name for letter, level in sorted(plan.levels) if letter == "R" for name in plan.levels[letter, level]]
+    serial = [name for name in sums if loop_at(sketch.program, name)[0].kind == "serial"]
+    return sketch.attempt(Annotate(serial[-1], "prefetch_next", names[-2])) if serial else sketch
 
 
 def _reduced(plan: _Plan, loop: str) -> bool:

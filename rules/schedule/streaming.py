@@ -1,4 +1,5 @@
-"""What rules ask about a product: whether it takes longer to read an operand than to compute with it."""
+"""What rules ask about a product: does it take longer to read an operand than to compute with it; does one come from
+memory in each call?"""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from math import prod
 
 from pipeline.ir.expr import loads, variables
 from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.program import Block
+from pipeline.ir.program import Block, Program
 from pipeline.ir.target import Target
+from pipeline.schedule.nest import find_buffer
 
+LARGE = 1 << 20  # bytes that stay in no cache of a core, where nothing says how large that is
 STREAMED = 1.5  # operations per byte, in those that the machine can do while it reads one
 
 
@@ -29,3 +32,11 @@ def streams(block: Block, lanes: Collection[str], target: Target) -> bool:
         reuse = prod(rows.values())
         return 2 * reuse / ITEM_BYTES[load.dtype] < STREAMED * target.peak_gflops() / target.bandwidth_gbs
     return False
+
+
+def large(program: Program, buffer: str, target: Target) -> bool:
+    """Is it known at compile time, and so large that in a model it comes from memory in each call?"""
+    known = find_buffer(program, buffer)
+    if known is None or known.role != "constant" or not all(extent.is_constant for extent in known.shape):
+        return False
+    return prod(extent.value for extent in known.shape) * ITEM_BYTES[known.dtype] > (target.cache(2) or LARGE)

@@ -100,7 +100,8 @@ def test_a_panel_that_rows_share_is_asked_for_in_parts() -> None:
 
 def test_what_is_not_packed_is_asked_for_row_by_row() -> None:
     """The rows of B lie apart: each iteration asks for its own, whatever loops are around it."""
-    steps = (Split("mm_n", (32,), ("n0", "n1")), Reorder(("n0", "mm_m", "mm_k", "n1")), CacheWrite("mm", "local", "mm_m"),
+    steps = (Split("mm_n", (32,), ("n0", "n1")), Reorder(("n0", "mm_m", "mm_k", "n1")),
+             CacheWrite("mm", "local", "mm_m"),
              DecomposeReduction("mm", "mm_k"), Vectorize("n1"))  # fmt: skip
     program = applied(matmul(6, 70, 50), *steps, Annotate("mm_k", "prefetch_next", "n0"))
     code = emit_kernel(program, described("avx2")).text

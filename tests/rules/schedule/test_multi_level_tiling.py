@@ -204,3 +204,11 @@ def test_the_next_panel_of_a_large_packed_operand_is_asked_for(size: int, wanted
     (_, sketch), *_ = sketches(product(128, size, 512), MultiLevelTiling(), "b")
     hints = [step for step in sketch.trace if isinstance(step, Annotate)]
     assert [step.key for step in hints] == (["prefetch_next"] if wanted else [])
+
+
+def test_with_sums_in_pieces_it_is_the_next_panel_of_the_piece() -> None:
+    """The loops over a piece of the sum are the ones that read the panel."""
+    (_, sketch), *_ = sketches(product(128, 2048, 4096), MultiLevelTiling("SSRSRS"), "b")
+    (hint,) = [step for step in sketch.trace if isinstance(step, Annotate)]
+    assert (hint.loop, hint.value) == (f"{hint.loop.rsplit('_', 1)[0]}_1", hint.value)
+    assert str(hint.value).endswith("_2")

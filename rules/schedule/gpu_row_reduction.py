@@ -25,10 +25,12 @@ from pipeline.schedule.steps import (
     Rfactor,
     Split,
     Tensorize,
+    Unroll,
     Vectorize,
 )
 from pipeline.schedule.variables import Choice
 from rules.schedule.gpu_decompose import decomposed
+from rules.schedule.gpu_feasible import feasible
 from rules.schedule.gpu_lane import vector_widths
 from rules.schedule.scheduled import is_row_reduction, is_scheduled
 
@@ -104,6 +106,7 @@ class _Rows:
     warps: Poly = field(default_factory=lambda: Poly.of(1))
     partials: list[str] = field(default_factory=list)  # each thread's
     sums: list[str] = field(default_factory=list)  # of the lanes of a warp
+    passes: list[str] = field(default_factory=list)  # loops of a thread along its part of a row
 
     @property
     def root(self) -> str:
@@ -123,10 +126,21 @@ class _Rows:
         self.sketch = self.sketch.apply(Bind(row, "blockIdx.x"))
         for name in self.names:
             self.threads(name, row)
-        around = loop_at(self.sketch.program, row)[0]
-        for buffer in [s.buffer.name for s in walk(around) if isinstance(s, Alloc)]:
-            self.sketch = self.sketch.attempt(Privatize(buffer))
-        return self.limited(row)
+        for held in (self.held(row), self.sketch):
+            made = self.limited(held, row)
+            if feasible(made):
+                return made
+        return None
+
+    def held(self, row: str) -> Sketch:
+        """What one thread makes and the same one reads, in its registers."""
+        sketch = self.sketch
+        for buffer in [s.buffer.name for s in walk(loop_at(sketch.program, row)[0]) if isinstance(s, Alloc)]:
+            sketch = sketch.attempt(Privatize(buffer))
+        if sketch is not self.sketch:  # registers have no addresses: what counts through them is unrolled
+            for passes in self.passes:
+                sketch = sketch.attempt(Unroll(passes))
+        return sketch
 
     def parameters(self, every: list[str]) -> None:
         """Rows of a block, warps of a row, and elements of an access."""
@@ -154,6 +168,7 @@ class _Rows:
         names = (f"{loop}_c", *middle, f"{loop}_v")
         factors = (self.warps, Poly.of(LANES), self.width) if self.wide else (Poly.of(LANES), self.width)
         self.sketch = self.sketch.apply(Split(loop, factors, names))
+        self.passes.append(names[0])
         return names
 
     def factored(self, name: str) -> bool:
@@ -240,21 +255,20 @@ class _Rows:
         else:
             self.sketch = self.sketch.apply(Bind(warps[0], "threadIdx.x"))
 
-    def limited(self, row: str) -> Sketch:
+    def limited(self, sketch: Sketch, row: str) -> Sketch:
         """The limits that all of it keeps."""
         shared, held = Poly.of(0), Poly.of(0)
-        for stmt in walk(loop_at(self.sketch.program, row)[0]):
+        for stmt in walk(loop_at(sketch.program, row)[0]):
             if isinstance(stmt, Alloc):
                 size = product(list(stmt.buffer.shape)) * ITEM_BYTES[stmt.buffer.dtype]
                 if stmt.buffer.scope == "shared":
                     shared = shared + size + 16
                 else:
                     held = held + size
-        self.sketch = self.sketch.require(AtMost(f"{self.root}: shared bytes", shared, self.gpu.shared_per_block))
-        self.sketch = self.sketch.require(AtMost(f"{self.root}: bytes of a row in registers", held, 4 * HELD))
-        threads = self.rows * self.warps * LANES
-        registers = (held + 4 * ADDRESSING) * threads
-        return self.sketch.require(AtMost(f"{self.root}: registers", registers, 4 * self.gpu.registers))
+        sketch = sketch.require(AtMost(f"{self.root}: shared bytes", shared, self.gpu.shared_per_block))
+        sketch = sketch.require(AtMost(f"{self.root}: bytes of a row in registers", held, 4 * HELD))
+        registers = (held + 4 * ADDRESSING) * self.rows * self.warps * LANES
+        return sketch.require(AtMost(f"{self.root}: registers", registers, 4 * self.gpu.registers))
 
 
 def _plain(program: Program, block: Block) -> bool:

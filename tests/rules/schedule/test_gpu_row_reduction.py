@@ -58,9 +58,10 @@ def test_what_a_thread_makes_and_reads_stays_in_its_registers() -> None:
         assert "local" in {scopes[name] for name in scopes if name.startswith("v")}
 
 
-@pytest.mark.parametrize("columns", [768, 1024, 50257])
-def test_no_candidate_exceeds_a_limit(columns: int) -> None:
-    for sketch in generate(lowered(small.layer_norm(512, columns)), RULES, a100()):
+@pytest.mark.parametrize("columns", [768, 1024, 50257, 1000003])
+@pytest.mark.parametrize("make", [small.softmax, small.layer_norm])
+def test_no_candidate_exceeds_a_limit(make: object, columns: int) -> None:
+    for sketch in generate(lowered(make(512, columns)), RULES, a100()):  # type: ignore[operator]
         for candidate in rows(sketch, 100):
             fits(candidate, a100())
             assert all(demand.threads % 32 == 0 for demand in demands(candidate))

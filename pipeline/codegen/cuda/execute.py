@@ -55,6 +55,7 @@ class ExecuteJob:
     blocks: tuple[tuple[Block, ...] | None, ...] | None = None
     count: bool | int = True
     check: bool = True
+    whole_seconds: float = 0.0
     budget: int = BUDGET
     machine: tuple[str, Path] | None = None
 
@@ -66,6 +67,7 @@ def execute(
     blocks: BlockChoice | None = None,
     count: bool | int = True,
     check: bool = True,
+    whole_seconds: float = 0.0,
     workspaces: WorkspaceSource | None = None,
     budget: int = BUDGET,
     pool: Pool | None = None,
@@ -77,10 +79,11 @@ def execute(
     blocks      which blocks (x, y, z) of a launch run; None, or its answer None: all. The prologue always runs whole.
                 A launch that writes a workspace for a later one runs whole where that takes no more than two seconds
                 (by the time of the chosen blocks), or where there is no other source of its values
+                Any launch runs whole, whatever was chosen, where that takes no more than `whole_seconds`
     workspaces  gives the values of the workspaces that a launch writes, for those that only ran in part
     count       count accesses: in all blocks that run, in none, or in so many of each launch
     check       look for races, unwritten elements and copies in flight; without it, only bounds, alignment, barriers
-                and collectives are checked, and nothing is known of what was written
+                and collectives are checked
     budget      accesses and barriers of all threads, after which the kernel counts as endless
     pool        run in a worker process, in which a crash or an endless loop costs this call only: it becomes a fault.
                 Values of workspaces must then come from whole launches
@@ -97,7 +100,7 @@ def execute(
     if pool is not None:
         chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)
         machine = (compiler, machine_library(compiler))
-        job = ExecuteJob(source, arrays, chosen, count, check, budget, machine)
+        job = ExecuteJob(source, arrays, chosen, count, check, whole_seconds, budget, machine)
         answer = pool.submit(perform, job, timeout_s).result()
         return answer if isinstance(answer, Execution) else _crashed(source, answer)
     libraries = compile_for_host(source, compiler)
@@ -107,7 +110,7 @@ def execute(
         run.prologue()
         for number in range(len(source.launches)):
             if run.sound:
-                run.launch(number, blocks, workspaces)
+                run.launch(number, blocks, whole_seconds, workspaces)
         return replace(run.result(), seconds=time.perf_counter() - start)
 
 
@@ -119,7 +122,10 @@ def perform(job: ExecuteJob) -> Execution:
     if job.blocks is not None:
         by_launch = dict(zip(job.source.launches, job.blocks, strict=True))
         choice = by_launch.__getitem__
-    return execute(job.source, job.arrays, blocks=choice, count=job.count, check=job.check, budget=job.budget)
+    return execute(
+        job.source, job.arrays, blocks=choice, count=job.count, check=job.check, whole_seconds=job.whole_seconds,
+        budget=job.budget,
+    )  # fmt: skip
 
 
 class _Run:
@@ -152,7 +158,9 @@ class _Run:
                 self._perform(launch, whole_grid(launch))
                 self._note(launch, int(np.prod(launch.grid)))
 
-    def launch(self, number: int, blocks: BlockChoice | None, workspaces: WorkspaceSource | None) -> None:
+    def launch(
+        self, number: int, blocks: BlockChoice | None, whole_seconds: float, workspaces: WorkspaceSource | None
+    ) -> None:
         launch = self._source.launches[number]
         every = whole_grid(launch)
         chosen = None if blocks is None else blocks(launch)
@@ -163,25 +171,23 @@ class _Run:
         some = _checked_blocks(launch, chosen)
         start = time.perf_counter()
         self._perform(launch, some)
+        self._note(launch, len(some))
+        expected = (time.perf_counter() - start) / max(1, len(some)) * len(every)
         needed = self._needed_later(number)
-        ran = len(some)
-        if needed and self.sound:
-            expected = (time.perf_counter() - start) / max(1, len(some)) * len(every)
-            if workspaces is None or expected <= WHOLE_SECONDS:
-                done = {tuple(row) for row in some.tolist()}
-                rest = np.array([row for row in every.tolist() if tuple(row) not in done], np.int32).reshape(-1, 3)
-                self._note(launch, ran)
-                self._perform(launch, rest)
-                ran = len(rest)
-            else:
-                self._whole = False
-                values = workspaces(launch)
-                for name in needed:
-                    self._arrays[name][...] = _fitting(self._argument(name), values)
-                    self._machine.fill(name)
-        else:
-            self._whole = False
-        self._note(launch, ran)
+        allowed = max(whole_seconds, WHOLE_SECONDS) if needed else whole_seconds
+        if self.sound and (expected <= allowed or (needed and workspaces is None)):
+            done = set(map(tuple, some.tolist()))
+            rest = np.array([block for block in every.tolist() if tuple(block) not in done], np.int32).reshape(-1, 3)
+            self._perform(launch, rest, continued=True)
+            self._note(launch, len(rest), continued=True)
+            return
+        self._whole = False
+        if self.sound and needed:
+            assert workspaces is not None
+            values = workspaces(launch)
+            for name in needed:
+                self._arrays[name][...] = _fitting(self._argument(name), values)
+                self._machine.fill(name)
 
     def result(self) -> Execution:
         outputs = {a.name: self._arrays[a.name] for a in self._source.arguments if a.role == "output"}
@@ -191,12 +197,14 @@ class _Run:
             outputs, written, tuple(self._faults), tuple(self._counts), others, whole=self._whole and self.sound
         )
 
-    def _perform(self, launch: Launch, blocks: np.ndarray) -> None:
-        self.sound = self._machine.launch(launch, blocks, self._granule, self._count) and self.sound
+    def _perform(self, launch: Launch, blocks: np.ndarray, *, continued: bool = False) -> None:
+        """continued: the rest of a launch, of which enough has been counted unless all is to be."""
+        counted = self._count if not continued or self._count == ALL_BLOCKS else 0
+        self.sound = self._machine.launch(launch, blocks, self._granule, counted, continued) and self.sound
 
-    def _note(self, launch: Launch, blocks: int) -> None:
+    def _note(self, launch: Launch, blocks: int, *, continued: bool = False) -> None:
         self._faults += self._machine.faults(launch, self._lines)
-        if self._count:
+        if self._count and not (continued and self._count < ALL_BLOCKS):
             self._counts.append(self._machine.counts(launch, min(blocks, self._count)))
 
     def _argument(self, name: str) -> Argument:

@@ -52,14 +52,17 @@ class Machine:
         """Take all elements of an argument as written from now on."""
         self._library.ms_fill(self._numbers[name])
 
-    def launch(self, launch: Launch, blocks: np.ndarray, granule: int, counted: int) -> bool:
-        """Run these blocks (int32, rows of x, y, z), and count in the first ones. False where a fault stopped them."""
+    def launch(self, launch: Launch, blocks: np.ndarray, granule: int, counted: int, continued: bool = False) -> bool:
+        """Run these blocks (int32, rows of x, y, z), and count in the first ones. False where a fault stopped them.
+
+        continued  other blocks of the same launch ran just before"""
         numbers = (ctypes.c_int * len(launch.arguments))(*(self._numbers[name] for name in launch.arguments))
         blocks = np.ascontiguousarray(blocks, np.int32)
         call = ctypes.cast(getattr(self._kernel, f"ms_call_{launch.symbol}"), ctypes.c_void_p)
         code = self._library.ms_launch(
             call, numbers, len(launch.arguments), launch.threads, _I64(launch.shared_bytes), granule.bit_length() - 1,
             ctypes.c_long(STACK_BYTES), ctypes.c_void_p(blocks.ctypes.data), _I64(len(blocks)), _I64(counted),
+            int(continued),
         )  # fmt: skip
         if code == 2:
             raise MemoryError(f"no memory for the {launch.threads} threads of {launch.symbol}")

@@ -268,7 +268,10 @@ char *ms_touch(Region *r, long long offset, int bytes, int access, int line) {
     }
     if ((r->base + offset) & (bytes - 1)) fault(MISALIGNED, line, r, offset, bytes, -1);
     if (m.counted) note(r, offset, bytes, access, line, __builtin_return_address(0));
-    if (m.checked && r->cells) {
+    if (!m.checked) {
+        if (access == WRITE && r->cells && !r->shared)
+            for (int i = 0; i < bytes; i += r->item) r->cells[(offset + i) >> r->shift].write_epoch = m.epoch;
+    } else if (r->cells) {
         Cell *cell = r->cells + ((r->base + offset) >> r->shift);
         Cell *end = r->cells + ((r->base + offset + bytes - 1) >> r->shift) + 1;
         if (access == COPY_TARGET) start_copy(cell, static_cast<int>(end - cell));

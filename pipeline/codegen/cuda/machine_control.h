@@ -107,9 +107,10 @@ void ms_written(int argument, unsigned char *mask) {
     for (long long i = 0; i < r.bytes / r.item; i++) mask[i] = r.cells && r.cells[i].write_epoch != 0;
 }
 
-// Run some blocks of one launch, and count in the first `counted` of them. 0: all ran to their ends · 1: stopped at a fault · 2: no memory
+// Run some blocks of one launch, and count in the first `counted` of them. continued: others of the same launch ran just
+// before. 0: all ran to their ends · 1: stopped at a fault · 2: no memory
 int ms_launch(void (*call)(Region **), const int *arguments, int count, int threads, long long shared_bytes, int granule,
-              long stack_bytes, const int *blocks, long long block_count, long long counted) {
+              long stack_bytes, const int *blocks, long long block_count, long long counted, int continued) {
     static Region *table[REGIONS];
     for (int i = 0; i < count; i++) table[i] = &m.region[arguments[i]];
     m.call = call;
@@ -137,7 +138,7 @@ int ms_launch(void (*call)(Region **), const int *arguments, int count, int thre
     }
     m.shared_bytes = shared_bytes;
     if (!m.fibers.make(threads, stack_bytes, run_thread)) return 2;
-    m.launch_start = m.epoch + 1;
+    if (!continued) m.launch_start = m.epoch + 1;
     Guard guard;
     if (sigsetjmp(escape, 1)) m.aborted = true;
     for (long long b = 0; b < block_count && !m.aborted; b++) {

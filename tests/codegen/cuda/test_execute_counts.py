@@ -105,3 +105,8 @@ def test_only_so_many_blocks_are_counted_as_are_asked_for() -> None:
     assert every.counts[0].blocks == 3 and one.counts[0].blocks == 1
     for found, blocks in ((every.counts[0], 3), (one.counts[0], 1)):
         assert found.barriers == 8 * blocks and found.loads["B"].requests == 32 * blocks
+
+
+def test_what_is_written_is_known_without_checks_too() -> None:
+    execution, _ = run(hand.REDUCTION, check=False, count=False, blocks=lambda launch: [(1, 0, 0)])
+    assert execution.written["y"].tolist() == [False, True, False]

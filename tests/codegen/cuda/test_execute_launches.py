@@ -77,6 +77,20 @@ def test_a_launch_that_others_need_runs_whole() -> None:
     assert sum(counts.blocks for counts in execution.counts if counts.symbol == "first") == 20
 
 
+def test_launches_that_take_no_time_run_whole_where_that_is_asked_for() -> None:
+    feeds = given()
+    execution = execute(two(), feeds, blocks=lambda launch: [(3, 0, 0)], whole_seconds=10.0, count=2)
+    assert execution.faults == () and execution.whole
+    np.testing.assert_array_equal(execution.outputs["y"], wanted(feeds))
+    assert [(counts.symbol, counts.blocks) for counts in execution.counts] == [("pack", 1), ("first", 1), ("second", 1)]
+
+
+def test_a_race_with_a_block_that_ran_first_is_found_in_the_rest() -> None:
+    source = two(TWO.replace("y[i] = part[i];", "y[ms::thread()] = part[i];"))
+    execution = execute(source, given(), blocks=lambda launch: [(3, 0, 0)], whole_seconds=10.0)
+    assert kinds(execution) == {("race between blocks", "y")}
+
+
 def test_a_large_launch_runs_in_part_and_its_values_come_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute_module, "WHOLE_SECONDS", 0.0)
     feeds = given()

@@ -198,6 +198,6 @@ def test_loading_in_a_fresh_process_needs_no_onnx_and_gives_right_values(stored:
 
 
 def test_importing_the_package_alone_loads_nothing_of_it() -> None:
-    assert pipeline.load.__module__ == "pipeline.runtime.load"
+    assert pipeline.load.__module__ == "pipeline.runtime.loading"
     with pytest.raises(AttributeError, match="lod"):
         _ = pipeline.lod

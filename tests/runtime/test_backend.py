@@ -12,7 +12,7 @@ from pipeline.codegen.llvm.link import link
 from pipeline.errors import UserError
 from pipeline.runtime.artifact import save
 from pipeline.runtime.backend import onnx_backend
-from pipeline.runtime.load import load
+from pipeline.runtime.loading import load
 from pipeline.runtime.session import Session
 from tests.codegen.hand_kernels import add_plan
 

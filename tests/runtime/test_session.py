@@ -17,7 +17,7 @@ import pytest
 from pipeline.codegen.llvm.link import link
 from pipeline.errors import PipelineError, UserError
 from pipeline.runtime.artifact import save
-from pipeline.runtime.load import load
+from pipeline.runtime.loading import load
 from pipeline.runtime.session import Session
 from tests.codegen.hand_kernels import add_plan
 from tests.codegen.test_module import chain

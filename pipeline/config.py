@@ -23,6 +23,7 @@ from pydantic import (
 
 from pipeline.errors import ConfigError, listed
 from pipeline.explain import explain
+from pipeline.frontend.precision import Precision
 from pipeline.ir.target import Cache, Gpu, Target, gpu_target
 from pipeline.measurement.cuda_device import detect_gpu
 from pipeline.measurement.host import detect_host, with_overrides
@@ -342,6 +343,7 @@ class Config(Settings):
     """Everything that a run is told."""
 
     seed: NonNegativeInt = Field(le=2**63 - 1)
+    precision: Precision
     workload: Component
     target: TargetSettings
     rules: RuleSettings

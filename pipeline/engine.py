@@ -17,6 +17,7 @@ from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.codegen.cuda.driver import why_absent
 from pipeline.config import Config
 from pipeline.errors import CheckError, PipelineError, UserError
+from pipeline.frontend.precision import in_precision
 from pipeline.frontend.workloads.inputs import inputs
 from pipeline.frontend.workloads.workload import Workload
 from pipeline.ir.graph import Graph, Input
@@ -71,14 +72,17 @@ class Run:
 
     def all(self) -> Summary:
         workload: Workload = self._part(Workload, self.config.workload, "workload")
-        model = workload.build(self.config.seed)
+        model = in_precision(workload.build(self.config.seed), self.config.precision)
+        described = workload.describe()
+        if self.config.precision != "model":
+            described += f", products of {self.config.precision}"
         refuse_too_large(model, memory_of_host())
         machine = machine_of(self.config)
         graph = self._rewritten(model)
         ordinary = partition(graph)
         log.info(
             "%s: %d operations, %d tasks, %d kernels",
-            workload.describe(), len(graph.nodes), len(ordinary.tasks), len(ordinary.instances),
+            described, len(graph.nodes), len(ordinary.tasks), len(ordinary.instances),
         )  # fmt: skip
         rules = self._rules()
         with Store(self.config.store.url) as store:
@@ -86,7 +90,7 @@ class Run:
             sketches = self._sketches(ordinary, machine.target, rules)
             both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
             tuner, modules = self._tuned(both, machine, store, outcome.interrupted)
-        provenance = {"workload": workload.describe(), "seed": self.config.seed, "compiler": machine.compiler}
+        provenance = {"workload": described, "seed": self.config.seed, "compiler": machine.compiler}
         feeds = inputs(model, self.config.seed)
         artifact = self._fastest(graph, both, modules, machine, provenance, feeds)
         peer_model = self._peer_model(model, feeds)
@@ -101,7 +105,7 @@ class Run:
                 vote(peer_model, module.run(None, feeds))
             latency = machine.latency(module, feeds, tuner.total, self.folder)
         summary = run_summary(Finished(
-            workload.describe(), self.config.seed, machine.predicted, model, tuner, both,
+            described, self.config.seed, machine.predicted, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,
             peers=self._compared(peer_model, machine, artifact),
             facts=self._kept(both, machine), machine=machine.facts(), peak=machine.peak,
@@ -267,7 +271,7 @@ class Run:
 
     def _peer_model(self, model: Graph, feeds: Feeds) -> PeerModel:
         path = self.config.workload.arguments.get("path")
-        return PeerModel(model, feeds, Path(path) if path else None)
+        return PeerModel(model, feeds, Path(path) if path and self.config.precision == "model" else None)
 
     def _compared(self, model: PeerModel, machine: Machine, artifact: Path) -> dict[str, PeerSummary]:
         """Other runtimes on the same model and inputs, timed in turns with ours."""

@@ -59,6 +59,15 @@ def test_a_run_ends_with_a_verified_artifact_and_its_summary(here: Run, tmp_path
         assert len(store.everything()) == 4
 
 
+def test_products_of_another_precision_are_another_model(here: Run, tmp_path: Path) -> None:
+    assert here("search.trials=2", "search.batch=2").verified
+    made = here("search.trials=2", "search.batch=2", "precision=float16")
+    assert made.verified and made.trials > 0, "a record of float32 is none of float16"
+    assert made.workload.endswith("products of float16")
+    with Session(tmp_path / "run" / "artifact") as session:
+        assert {port.type for port in (*session.get_inputs(), *session.get_outputs())} == {"tensor(float)"}
+
+
 def test_a_second_run_measures_nothing_and_ends_the_same(here: Run, tmp_path: Path) -> None:
     first = here("search.trials=4", "search.batch=2")
     before = records(tmp_path)

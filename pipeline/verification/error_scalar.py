@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.ir.evaluate_scalar import apply_scalar
 from pipeline.ir.graph import DType
+from pipeline.ir.graph_types import HALVES
 from pipeline.verification.rounding import BASIC_ULPS, MATH_ULPS, format_of
 
 Array = np.ndarray
@@ -21,6 +22,11 @@ Error = Array | None
 _UNROUNDED = frozenset({"neg", "abs", "identity", "sign", "max", "min", "where", "floor", "ceil", "round", "cast"})
 _BASIC = frozenset({"add", "sub", "mul", "div", "sqrt", "reciprocal", "fmod", "mod"})
 _ORDERED = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+# Sums take the errors of their terms for independent. A rounding to a half is a term's largest error by far, evenly
+# spread up to the unit: three units are five of its deviations at least, seven for most, so that no sum of many is
+# found wrong by chance.
+SPREAD = 3.0
 
 
 def scalar_error(fn: str, values: Sequence[Array], errors: Sequence[Error], result: Array, dtype: DType) -> Error:
@@ -44,7 +50,7 @@ def _added(fn: str, values: Sequence[Array], result: Array, dtype: DType) -> Err
     if fn in _UNROUNDED:
         narrows = fn == "cast" and values[0].dtype != np.bool_
         # a cast from float64 may come from a value of the same dtype; then the bound is an ulp too large
-        return kind.unit * size + kind.subnormal if narrows else None
+        return (SPREAD if dtype in HALVES else 1) * kind.unit * size + kind.subnormal if narrows else None
     if fn in ("mod", "fmod"):
         return 2 * BASIC_ULPS * kind.unit * (np.abs(values[0]) + np.abs(values[1])) + kind.subnormal
     if fn in _BASIC:

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from pipeline.frontend.precision import Precision, in_precision
+from pipeline.frontend.workloads.gmm import Gmm
 from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Constant, Contract, Elementwise, Graph, Input
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_check import check
 from pipeline.ir.graph_types import numpy_dtype
+from pipeline.verification.hostile import random_feeds
+from pipeline.verification.tolerance import evaluate_with_bound
 
 HALVES: tuple[Precision, ...] = ("float16", "bfloat16")
 
@@ -62,3 +65,16 @@ def test_the_model_itself_and_products_of_other_dtypes_stay_as_they_are() -> Non
     x, y = b.input("x", (4, 8), "float64"), b.input("y", (8, 3), "float64")
     doubles = b.finish([("z", b.matmul(x, y))])
     assert in_precision(doubles, "float16").nodes == doubles.nodes
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_no_sum_of_many_rounded_products_is_found_wrong_by_chance(precision: Precision) -> None:
+    graph = in_precision(Gmm("gmm", n=256, m=256, k=64).build(0), precision)
+    feeds = random_feeds(graph, np.random.default_rng(0))
+    want = evaluate_with_bound(graph, feeds)["c"]
+    half = numpy_dtype(precision)  # type: ignore[arg-type]
+    a, b = (feeds[name].astype(half).astype(np.float64) for name in ("a", "b"))
+    off = np.abs(a @ b - want.value) / want.bound
+    assert 0.3 < off.max() < 0.75
+    dropped = np.abs(a[:, 1:] @ b[1:] - want.value)
+    assert (dropped > want.bound).mean() > 0.5, "a dropped term is seen"

@@ -89,6 +89,22 @@ class RegionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessTotal:
+    """What all blocks of a launch do to one buffer.
+
+    requests     instructions of warps
+    sectors      of 32 bytes that they touch in global memory
+    wavefronts   turns that shared memory takes for them
+    """
+
+    buffer: str
+    store: bool
+    requests: float
+    sectors: float
+    wavefronts: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Timed:
     """A region's time.
 
@@ -143,6 +159,28 @@ class GpuModel:
         numbers = _single(values)
         return tuple(self._report(self._region(number, numbers, 1)) for number in range(len(self.regions)))
 
+    def accesses(self, values: Mapping[str, int] | None = None) -> tuple[tuple[AccessTotal, ...], ...]:
+        """What each launch of one candidate does to memory, as an execution on the CPU counts it."""
+        numbers = _single(values)
+        found = []
+        for region in self.regions:
+            width = _width(region, numbers)
+            blocks = _blocks(_grid(region, numbers))
+            totals: dict[tuple[str, bool], tuple[float, float, float]] = {}
+            for leaf in region.leaves:
+                extents = extents_of(leaf, numbers, width)
+                for cost in access_costs(leaf, extents, numbers, width, 1):
+                    times = _one(cost.instructions * extents.warps * blocks)
+                    key = (cost.access.buffer.name, cost.access.store)
+                    before = totals.get(key, (0.0, 0.0, 0.0))
+                    turns = 0.0 if cost.is_global else _one(cost.wavefronts)
+                    totals[key] = (
+                        before[0] + times, before[1] + times * _one(cost.sectors if cost.is_global else 0.0),
+                        before[2] + times * turns,
+                    )  # fmt: skip
+            found.append(tuple(AccessTotal(*key, *total) for key, total in totals.items()))
+        return tuple(found)
+
     def refined(self, compiled: Sequence[tuple[int, int]], values: Mapping[str, int] | None = None) -> float:
         """Seconds of one candidate, given what the compiler says of each launch, in order: registers of a thread, and
         bytes that it stores and loads because of spills."""
@@ -174,9 +212,7 @@ class GpuModel:
         if compiled is not None:
             held = with_registers(held, compiled[0], compiled[1], gpu)
         axes = _grid(region, numbers)
-        grid: Number = 1.0
-        for extent in axes:
-            grid = grid * extent
+        grid = _blocks(axes)
         busiest = np.ceil(grid / gpu.multiprocessors)
         at_once = np.minimum(held.blocks, busiest)
         concurrent = np.minimum(grid, held.blocks * gpu.multiprocessors)
@@ -324,6 +360,14 @@ def _grid(region: Region, numbers: Numbers) -> list[Number]:
         axes = [numbers(span.extent) for span in leaf.spans if span.level == "grid"]
         deepest = axes if len(axes) > len(deepest) else deepest
     return deepest
+
+
+def _blocks(grid: list[Number]) -> Number:
+    """Blocks of a grid."""
+    total: Number = 1.0
+    for extent in grid:
+        total = total * extent
+    return total
 
 
 def _width(region: Region, numbers: Numbers) -> Number:

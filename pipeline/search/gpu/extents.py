@@ -36,8 +36,8 @@ class Extents:
     serial, unrolled, vector   of one thread, or of one warp where the warp computes a unit
     unit                       points of the unit; 1 without one
     x, y                       threads along x, and along y and z together
-    warps                      that run it in each block of the grid; parts of one where some points of the loops lie
-                               outside of the block's domain
+    warps                      that run it in each block of the grid, and `active` the share of their lanes: less than
+                               there are where points of the loops lie outside of the statement's domain
     """
 
     by_var: Mapping[str, Number]
@@ -49,6 +49,7 @@ class Extents:
     x: Number
     y: Number
     warps: Number
+    active: Number
 
 
 def extents_of(leaf: Leaf, numbers: Numbers, width: Number) -> Extents:
@@ -62,9 +63,10 @@ def extents_of(leaf: Leaf, numbers: Numbers, width: Number) -> Extents:
         products[key] = products[key] * by_var[span.var]
     x, y = products["x"], products["y"]
     across = np.where(width >= LANES, y * np.ceil(x / LANES), np.ceil(y * width / LANES))
+    outer, active = _inside(leaf, by_var, numbers)
     return Extents(
         by_var, products["grid"], products["serial"], products["unrolled"], products["vectorized"], products["unit"],
-        x, y, (y if leaf.unit is not None else across) * _inside(leaf, by_var, numbers),
+        x, y, (y if leaf.unit is not None else across) * outer, active,
     )  # fmt: skip
 
 
@@ -88,23 +90,33 @@ def steps(access: Access, var: str, numbers: Numbers) -> tuple[Number, Number]:
     return rows, inside
 
 
-def _inside(leaf: Leaf, by_var: Mapping[str, Number], numbers: Numbers) -> Number:
-    """The share of the points of one block of the grid that lie in the domain of the statements."""
-    shares: dict[frozenset[str], Number] = {}
+def _inside(leaf: Leaf, by_var: Mapping[str, Number], numbers: Numbers) -> tuple[Number, Number]:
+    """The shares of the warps and of their lanes that are in the domain of the statements, in a whole block."""
     around = {span.var for span in leaf.spans if span.level == "grid"}
+    lanes = {span.var for span in leaf.spans if span.level in ("vectorized", "unit") or span.axis == "x"}
+    every: dict[frozenset[str], Number] = {}
+    within: dict[frozenset[str], Number] = {}
     for extent, form in leaf.domains:
         own = [(var, coefficient) for var, coefficient in form.terms if var not in around]
         if not own:
             continue
         reach: Number = 1.0
+        across: Number = 1.0
         for var, coefficient in own:
-            reach = reach + np.abs(numbers(coefficient)) * (by_var[var] - 1.0)
+            length = np.abs(numbers(coefficient)) * (by_var[var] - 1.0)
+            reach = reach + length
+            if var in lanes:
+                across = across + length
         key = frozenset(var for var, _ in own)
-        shares[key] = np.minimum(shares.get(key, 1.0), numbers(extent) / np.maximum(reach, 1.0))
-    total: Number = 1.0
-    for share in shares.values():
-        total = total * share
-    return total
+        limit = numbers(extent)
+        every[key] = np.minimum(every.get(key, 1.0), limit / np.maximum(reach, 1.0))
+        within[key] = np.minimum(within.get(key, 1.0), limit / np.maximum(across, 1.0))
+    outer: Number = 1.0
+    active: Number = 1.0
+    for key, share in every.items():
+        active = active * within[key]
+        outer = outer * share / within[key]
+    return outer, active
 
 
 def moves(access: Access, var: str, numbers: Numbers) -> Number:

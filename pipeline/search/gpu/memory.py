@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +83,12 @@ def _of_threads(
     for span, extent in lanes_of(leaf, extents, width):
         rows, inside = steps(access, span.var, numbers)
         axes.append(Lanes(extent, rows, inside, span.var in access.scattered))
-    return _cost(access, axes, chunk, times * instructions, times * elements, numbers, count)
+    cost = _cost(access, axes, chunk, times * instructions, times * elements, numbers, count)
+    return replace(
+        cost,
+        wavefronts=np.maximum(1.0, cost.wavefronts * extents.active),
+        sectors=np.maximum(np.minimum(1.0, cost.sectors), cost.sectors * extents.active),
+    )
 
 
 def _piece(leaf: Leaf, access: Access, vector: Span, extent: Number, numbers: Numbers) -> Number:

@@ -13,6 +13,7 @@ from pipeline.errors import CodegenError
 from pipeline.ir.program import Buffer, Program, Seq
 from pipeline.ir.program_text import to_text
 from pipeline.ir.target import Gpu, Target
+from pipeline.schedule.fragment_check import check_fragments
 
 NAME_LENGTH = 48  # of the program's name in that of a kernel
 
@@ -28,9 +29,11 @@ def build_kernel(program: Program, target: Target, symbol: str | None = None) ->
 
 
 def emit_kernel(program: Program, target: Target, symbol: str | None = None) -> CudaSource:
-    """The program as CUDA C++: one function for each region. CodegenError where it is over a limit of the GPU."""
+    """The program as CUDA C++: one function for each region. CodegenError where it is over a limit of the GPU,
+    CheckError where it uses fragments in a way in which no warp can."""
     if target.gpu is None:
         raise CodegenError(f"{target.name} is no GPU", where="codegen.cuda")
+    check_fragments(program)
     name = symbol or f"{identifier(program.name)[:NAME_LENGTH]}_{_fingerprint(program, target.gpu)}"
     body = _functions(program.body, name, program, target.gpu)
     prologue = _functions(program.prologue, f"{name}_pack", program, target.gpu)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.codegen.cuda.cpp import EQUAL, HALVES, VALUE, Cpp, converted, infix, integer, literal
 from pipeline.codegen.cuda.emit_index import same
@@ -38,8 +38,14 @@ class BlockEmitter(ValueEmitter):
             self.bindings = bindings
 
     def settled(self, block: Block) -> Block:
-        """The block without the variables of loops that run once."""
-        return map_block_exprs(block, lambda e: substitute(e, self.known)) if self.known else block
+        """The block without the variables of loops that run once, and without iterations that are a number."""
+        if self.known:
+            block = map_block_exprs(block, lambda e: substitute(e, self.known))
+        fixed = {it.var: it.binding for it in block.iters if isinstance(it.binding, Const)}
+        if not fixed:
+            return block
+        indices = tuple(substitute(index, fixed) for index in block.indices)
+        return replace(block, indices=indices, value=substitute(block.value, fixed))
 
     def enter(self, block: Block) -> list[Cpp] | None:
         """Declares the iteration variables and returns the tests that are not proven; None where one never holds."""

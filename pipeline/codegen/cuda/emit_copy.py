@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pipeline.codegen.cuda.cpp import Cpp
 from pipeline.codegen.cuda.emit_state import Place, moved
-from pipeline.codegen.cuda.emit_vector import VectorEmitter, Wide
+from pipeline.codegen.cuda.emit_vector import Plan, VectorEmitter, Wide
 from pipeline.codegen.cuda.lanes import Lanes
 from pipeline.codegen.cuda.pipelines import Pipelined, stage_elements
 from pipeline.ir.expr import Const, Expr, Load, Op
@@ -111,6 +111,14 @@ class CopyEmitter(VectorEmitter):
                 self.copy_async(1, into, block.indices, place, load.indices, condition)
                 return
         VectorEmitter.store(self, block)
+
+    def plan(self, lanes: Lanes, block: Block) -> Plan | None:
+        """Elements that do not end up side by side are rather copied one by one than waited for."""
+        plan = VectorEmitter.plan(self, lanes, block)
+        source = _source(block)
+        if plan is None or plan[1] is not None or source is None or not self.ahead:
+            return plan
+        return None if _copyable(self.places[block.buffer], self.places[source[0].buffer], 1) else plan
 
     def moves(self, lanes: Lanes, block: Block, found: dict[Load, Wide], store: Wide) -> bool:
         source = _source(block)

@@ -102,7 +102,7 @@ class FragmentEmitter(Emitter):
             found = self.held.get(self.load_over_loops(load))
             if found is not None:
                 return found
-        return ValueEmitter.read(self, load)
+        return Emitter.read(self, load)
 
     def load_over_loops(self, load: Load) -> Load:
         return Load(load.buffer, tuple(self.over_loops(index) for index in load.indices), load.dtype)

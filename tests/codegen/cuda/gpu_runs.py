@@ -39,7 +39,8 @@ def _region(region: Stmt, how: Binding) -> Stmt:
     vector: tuple[Axis, ...] = ()
     if how == "vectors" and axes and isinstance(inner, Block):
         axes, vector = axes[:-1], axes[-1:]
-    thread, threads = (), 1
+    thread: tuple[Axis, ...] = ()
+    threads = 1
     while axes and threads * axes[-1].extent.value <= MOST_THREADS:
         threads *= axes[-1].extent.value
         axes, thread = axes[:-1], (axes[-1], *thread)
@@ -66,10 +67,20 @@ def _independent(loop: Loop) -> bool:
 
 
 def run_on_host(
-    program: Program, feeds: Mapping[str, np.ndarray], target: Target | None = None, *, compiled: bool = False
+    program: Program,
+    feeds: Mapping[str, np.ndarray],
+    target: Target | None = None,
+    *,
+    compiled: bool = False,
+    without: str = "",
 ) -> dict[str, np.ndarray]:
-    """The outputs of the emitted source; AssertionError where a thread did what it may not."""
+    """The outputs of the emitted source; AssertionError where a thread did what it may not.
+
+    without   a text that is taken out of the source before
+    """
     source = emit_kernel(program, target or gpu_target())
+    if without:
+        source = replace(source, source=source.source.replace(without, ""))
     if compiled and source.launches:
         compile_source(source.source, source.arch)
     done = execute(source, feeds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,3 +55,72 @@ def test_a_pipeline_computes_the_same_at_any_depth(stages: int, arch: str) -> No
     feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in (("A", (70, 32)), ("B", (32, 64)))}
     got = run_on_host(program, feeds, gpu_target(arch), compiled=True)["C"]
     np.testing.assert_allclose(got, feeds["A"] @ feeds["B"], rtol=1e-4, atol=1e-5)
+
+
+WIDE = """
+program wide():
+    input x: float32[{n}, 3]
+    output y: float32[{n}]
+    body:
+        for b in blockIdx.x({blocks}):
+            for t in threadIdx.x(256):
+                block pick:
+                    spatial i in range({n}) = b*256 + t
+                    y[i] = x[i, 2]
+"""
+
+
+def test_indices_have_64_bits_where_32_are_not_enough() -> None:
+    text = emit_kernel(from_text(WIDE.format(n=1 << 20, blocks=1 << 12)), gpu_target()).source
+    assert "long long" not in text
+    text = emit_kernel(from_text(WIDE.format(n=1 << 30, blocks=1 << 22)), gpu_target()).source
+    assert "x[(long long)i * 3LL + 2LL]" in text and "y[i]" in text
+
+
+def test_a_grid_that_is_too_large_along_y_is_counted_along_x() -> None:
+    text = WIDE.format(n=70000 * 256, blocks=70000).replace("blockIdx.x", "blockIdx.y")
+    (launch,) = emit_kernel(from_text(text), gpu_target()).launches
+    assert launch.grid == (70000, 1, 1)
+
+
+def test_regions_are_functions_and_the_prologue_has_its_own() -> None:
+    text = """
+program two():
+    input x: float32[4]
+    constant w: float32[4]
+    packed p: float32[4]
+    intermediate z: float32[4]
+    output y: float32[4]
+    prologue:
+        for i in serial(4):
+            block pack:
+                spatial a in range(4) = i
+                p[a] = w[a] * 2.0:float32
+    body:
+        for j in threadIdx.x(4):
+            block first:
+                spatial a in range(4) = j
+                z[a] = x[a] * p[a]
+        for k in blockIdx.x(0):
+            block nothing:
+                spatial a in range(4) = k
+                y[a] = 0.0:float32
+        for l in threadIdx.x(4):
+            block second:
+                spatial a in range(4) = l
+                y[a] = z[3 - a]
+"""
+    source = emit_kernel(from_text(text), gpu_target(), "two")
+    assert [launch.symbol for launch in source.launches] == ["two_0", "two_2"]
+    assert [launch.arguments for launch in source.launches] == [("x", "p", "z"), ("z", "y")]
+    (pack,) = source.prologue
+    assert (pack.symbol, pack.arguments, pack.threads) == ("two_pack", ("w", "p"), 1)
+    assert [argument.role for argument in source.arguments] == ["input", "constant", "packed", "workspace", "output"]
+    x, w = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+    got = run_on_host(from_text(text), {"x": x, "w": w}, compiled=True)["y"]
+    np.testing.assert_array_equal(got, 2 * x[::-1])
+
+
+def test_a_cpu_is_no_target_for_it() -> None:
+    with pytest.raises(CodegenError, match="is no GPU"):
+        emit_kernel(GEMM, replace(gpu_target(), gpu=None))

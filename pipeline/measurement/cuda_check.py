@@ -18,6 +18,7 @@ from pipeline.measurement.host import detect_host
 from pipeline.measurement.protocol import Case, Reference
 from pipeline.measurement.reference_files import ReferenceFiles, read
 
+WHOLE_SECONDS = 0.2  # a launch that takes no longer than this is not sampled
 MORE_CASES_SECONDS = 1.0  # what the first case took: below it the others are run too
 
 
@@ -86,4 +87,4 @@ def _executed(job: CheckJob, reference: Reference, case: Case) -> Execution:
     def blocks(launch: Launch) -> tuple[tuple[int, int, int], ...] | None:
         return sample_blocks(launch, known.get(launch), limit=job.blocks)
 
-    return execute(job.source, arrays, blocks=blocks, count=False)
+    return execute(job.source, arrays, blocks=blocks, count=False, whole_seconds=WHOLE_SECONDS)

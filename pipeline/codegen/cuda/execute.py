@@ -143,9 +143,11 @@ class _Run:
         self._given = {a.name for a in source.arguments if a.role == "packed" and a.name in arrays}
         self.sound = self._whole = True
         self._arrays: dict[str, np.ndarray] = {}
+        launches = (*source.prologue, *source.launches)
+        changed = {name for launch in launches for name in written_arguments(source, launch)}
         for argument in source.arguments:
             given = argument.role in ("input", "constant") or argument.name in self._given
-            array = _given(argument, arrays) if given else spoiled(argument)
+            array = _given(argument, arrays, argument.name in changed) if given else spoiled(argument)
             self._arrays[argument.name] = array
             machine.argument(argument.name, array, tracked=argument.role not in ("input", "constant"), written=given)
 
@@ -250,9 +252,9 @@ def spoiled(argument: Argument) -> np.ndarray:
     return np.resize(np.frombuffer(_PATTERN, np.uint8), size * kind.itemsize).view(kind).reshape(argument.shape)
 
 
-def _given(argument: Argument, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A copy of the caller's array, which a faulty kernel may change."""
-    return np.array(_fitting(argument, arrays), order="C", copy=True)
+def _given(argument: Argument, arrays: Mapping[str, np.ndarray], written: bool) -> np.ndarray:
+    """The caller's array, or a copy of it where a kernel may write there."""
+    return np.array(_fitting(argument, arrays), order="C", copy=True if written else None)
 
 
 def _fitting(argument: Argument, arrays: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -18,6 +18,7 @@ from pipeline.schedule.variables import Choice, Tile
 from rules.schedule.gpu_decompose import decomposed
 from rules.schedule.gpu_inner_threads import bound_inside
 from rules.schedule.gpu_lane import lane_loop, vector_widths
+from rules.schedule.multi_level_tiling import epilogue
 
 BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 WARP = 32
@@ -35,12 +36,18 @@ class GpuAutoBind:
 
     Of a nest that several blocks share, the outer loops become a grid, and threads share the loops that are a block's
     own.
+
+    reductions   no other blocks; what is computed from a result alone is computed where it is stored
     """
+
+    reductions: bool = False
 
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         if target.gpu is None:
             return []
         found, place = block_at(sketch.program, block)
+        if self.reductions and (found.combine is None or found.init is None or not _untouched(found, place)):
+            return []
         if any(loop.kind in THREADS for loop in place.loops):
             return [decomposed(sketch, block)] if found.init is not None else []
         if _untouched(found, place):
@@ -121,7 +128,9 @@ def _elements(sketch: Sketch, block: Block, place: Place, most: int) -> Sketch:
         if group:
             sketch = sketch.apply(Bind(group[0], kind))  # type: ignore[arg-type]
     if block.combine is not None and block.init is not None:
-        sketch = sketch.attempt(CacheWrite(block.name, "local", (*threads, *after)[-1] if after else threads[0]))
+        step = CacheWrite(block.name, "local", (*threads, *after)[-1] if after else threads[0])
+        if step.why_not(sketch.program) is None:
+            sketch = epilogue(sketch.apply(step), f"{block.name}_write")
     if vector is not None:
         sketch = sketch.attempt(Vectorize(vector))
     sketch = decomposed(sketch, block.name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
+from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at, find_buffer, loop_at
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import Bind, Fuse, Reorder, Split, Vectorize
@@ -38,6 +39,8 @@ def fetched(sketch: Sketch, name: str, *, along: int, width: int) -> GpuFetch:
     widths = tuple(w for w in (1, 2, 4, 8) if w * ITEM_BYTES[buffer.dtype] <= WIDEST and width % w == 0)
     symbols = (f"t_{name}_v", f"t_{name}_t")
     sketch = sketch.declare(Choice(symbols[0], widths)).declare(Choice(symbols[1], ROWS))
+    tall = loop_at(sketch.program, row)[0].axes[0].extent
+    sketch = sketch.require(AtMost(f"{name}: rows at a time", Poly.symbol(symbols[1]) - tall, 0))
     pieces = (f"{name}_p", f"{name}_v")
     rows = (f"{name}_r", f"{name}_t")
     sketch = sketch.apply(Split(piece, (Poly.symbol(symbols[0]),), pieces))

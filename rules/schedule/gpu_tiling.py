@@ -156,6 +156,12 @@ def _parameters(sketch: Sketch, found: GpuTensorProduct, gpu: Gpu) -> tuple[Sket
     return sketch.require(AtMost(f"{name}: unrolled", code, UNROLLED)), sizes
 
 
+def _pads(straight: bool, size: int) -> tuple[int, ...]:
+    """Elements that may be left free after a row in shared memory: one only where nothing is copied into it in whole
+    vectors, as it lies in memory."""
+    return (0, 16 // size) if straight or size >= 16 else tuple(sorted({0, 1, 16 // size}))
+
+
 def _upto(options: tuple[int, ...], most: int) -> tuple[int, ...]:
     """The options that something has use for, and the next larger one."""
     return tuple(option for n, option in enumerate(options) if n == 0 or options[n - 1] < most)
@@ -214,7 +220,7 @@ def _fetches(sketch: Sketch, found: GpuTensorProduct, left: str, sizes: _Sizes, 
     threads = []
     for number, (part, memory, order) in enumerate((("left", found.left, left), ("right", found.right, "kn"))):
         made = fetched(sketch, f"{name}_{part}", along=order.index(memory[1]), width=found.vector[number])
-        sketch = made.sketch.declare(Choice(pads[part], (0, max(1, 4 // size), 16 // size)))
+        sketch = made.sketch.declare(Choice(pads[part], _pads(order == memory, size)))
         sketch = sketch.apply(StorageAlign(f"{name}_{part}", Poly.symbol(pads[part])))
         threads.append(made.threads)
     loop = f"{name}_k_0"

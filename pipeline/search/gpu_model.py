@@ -39,17 +39,16 @@ from pipeline.ir.target import Gpu, Target
 from pipeline.search.gpu.access import LANES, Array, Number
 from pipeline.search.gpu.extents import Extents, Numbers, extents_of
 from pipeline.search.gpu.memory import AccessCost, access_costs
-from pipeline.search.gpu.nest import Leaf, Region, Span, regions_of
+from pipeline.search.gpu.nest import Region, Span, regions_of
 from pipeline.search.gpu.occupancy import resident, with_registers
+from pipeline.search.gpu.overlap import DEVICE_ORDER, exposed, rounds, together, waits
 from pipeline.search.gpu.traffic import from_memory, moved
-from pipeline.search.gpu.units import SCHEDULERS, UNITS, UNROLLED_BY_COMPILER, Busy, busy
+from pipeline.search.gpu.units import SCHEDULERS, UNITS, busy
 
 MEMORY_SHARE = 0.92
 LOADED = 1.3  # latency under load, of that of a single access
 BARRIER_CYCLES, BLOCK_CYCLES = 30.0, 250.0
-IN_FLIGHT = 16.0  # loads of one thread that are under way at once
-ORDERS = (2.0, 8.0)  # of the norm by which times that overlap add up: 2 + warps per scheduler, and at most
-DEVICE_ORDER = 4.0  # of that of a multiprocessor and memory
+ORDERS = (2.0, 8.0)  # of the norm by which the times of units add up: 2 + warps per scheduler, and at most
 IMPOSSIBLE = 1e3  # seconds of a block that no multiprocessor can hold
 NEAR = 0.5  # of L2, for what an earlier region wrote
 
@@ -233,7 +232,7 @@ class GpuModel:
         units["shared"] = units["shared"] + spills
         units["issue"] = units["issue"] + spills / SCHEDULERS
         warps = held.warps * at_once / SCHEDULERS
-        block = _together([units[name] for name in UNITS], np.minimum(ORDERS[0] + warps, ORDERS[1]))
+        block = together([units[name] for name in UNITS], np.minimum(ORDERS[0] + warps, ORDERS[1]))
 
         latency = LOADED * (gpu.l2_latency + fresh * (gpu.memory_latency - gpu.l2_latency))
         barriers = _times(region.barriers, numbers)
@@ -241,11 +240,11 @@ class GpuModel:
         for leaf, each, own, part in zip(region.leaves, extents, costs, parts, strict=True):
             path = path + part.path
             if not (leaf.copy and leaf.pipeline is not None):
-                path = path + latency * _waits(own, each)
-        path = path + _exposed(region, parts, latency, path, block * at_once, at_once, numbers, gpu)
-        cycles = _rounds(block, path, busiest, held.blocks)
+                path = path + latency * waits(own, each)
+        path = path + exposed(region, parts, latency, path, block * at_once, at_once, numbers, gpu)
+        cycles = rounds(block, path, busiest, held.blocks)
         memory_seconds = memory / (self.target.bandwidth_gbs * 1e9 * MEMORY_SHARE)
-        seconds = _together([cycles / self.hertz, memory_seconds], DEVICE_ORDER) + gpu.launch_us * 1e-6
+        seconds = together([cycles / self.hertz, memory_seconds], DEVICE_ORDER) + gpu.launch_us * 1e-6
         waves = grid / concurrent
         notes: dict[str, Number] = {
             "barriers": barriers * BARRIER_CYCLES * waves / self.hertz, "grid": grid, "threads": held.threads,
@@ -269,62 +268,6 @@ def _single(values: Mapping[str, int] | None) -> Numbers:
 
 def _one(value: Number) -> float:
     return float(np.ravel(np.asarray(value))[0])
-
-
-def _together(times: Sequence[Number], order: Number) -> Number:
-    """The norm of times that overlap: at least the longest, and at most the sum."""
-    longest: Number = 0.0
-    for time in times:
-        longest = np.maximum(longest, time)
-    total: Number = 0.0
-    for time in times:
-        total = total + (time / np.maximum(longest, 1e-30)) ** order
-    return longest * np.maximum(total, 1.0) ** (1.0 / order)
-
-
-def _rounds(block: Number, path: Number, busiest: Number, blocks: Number) -> Number:
-    """Cycles of the multiprocessor with the most blocks: full rounds of resident ones, and the last."""
-    full = np.floor(busiest / blocks)
-    left = busiest - full * blocks
-    last = np.where(left > 0, _together([left * block, path], DEVICE_ORDER), 0.0)
-    return full * _together([blocks * block, path], DEVICE_ORDER) + last
-
-
-def _waits(costs: list[AccessCost], extents: Extents) -> Number:
-    """How often a warp waits for loads from global memory: those of an iteration are under way together."""
-    group = np.maximum(extents.unrolled * 1.0, np.minimum(UNROLLED_BY_COMPILER, extents.serial))
-    rounds: Number = 0.0
-    for cost in costs:
-        if cost.is_global and not cost.access.store:
-            rounds = np.maximum(rounds, np.ceil(cost.instructions / np.minimum(IN_FLIGHT, group)))
-    return rounds
-
-
-def _exposed(
-    region: Region, parts: list[Busy], latency: Number, path: Number, block: Number, at_once: Number,
-    numbers: Numbers, gpu: Gpu,
-) -> Number:  # fmt: skip
-    """Cycles that a block waits for the copies of its pipelines.
-
-    path, block   cycles of the whole block without those, when it is alone, and of all that run at once
-    """
-    loops: dict[tuple[str, ...], tuple[Leaf, Number]] = {}
-    for leaf, part in zip(region.leaves, parts, strict=True):
-        if leaf.copy and leaf.pipeline is not None:
-            key = tuple(span.var for span in leaf.spans[: leaf.pipelined])
-            loops[key] = (leaf, loops[key][1] + part.units["l2"] if key in loops else part.units["l2"])
-    total: Number = 0.0
-    for leaf, moving in loops.values():
-        assert leaf.pipeline is not None
-        iterations: Number = 1.0
-        for span in leaf.spans[: leaf.pipelined]:
-            if span.level in ("serial", "unrolled"):
-                iterations = iterations * numbers(span.extent)
-        stages = numbers(leaf.pipeline) if gpu.capability >= 80 else np.minimum(numbers(leaf.pipeline), 2.0)
-        needed = latency + moving / iterations * at_once
-        ahead = np.maximum(path, block) / iterations * (stages - 1.0)
-        total = total + needed + iterations * np.maximum(0.0, needed - ahead)
-    return total
 
 
 def _manner(

@@ -60,11 +60,12 @@ struct Thread {
     Copy *copies;
     int first, last, capacity, group;  // copies[first .. last) are in flight; group: the one that is open
     int line;                          // of the barrier or collective that it waits at
+    int phase;  // how many collectives, commits and waits it has passed, which all lanes pass alike
 };
 
 struct Warp {
     uint32_t runnable, waiting, full;  // lanes that may go on, that wait at a collective, whose log is full
-    int lanes, met, phase;
+    int lanes, met;
     uint16_t epoch;
     const char *collective;
     Exchange exchange;
@@ -347,6 +348,7 @@ void ms_meet(const char *name, void (*compute)(Exchange &), int line) {
         warp.waiting |= 1u << ms_current.lane;
         warp.runnable &= ~(1u << ms_current.lane);
         leave();
+        me.phase++;
         return;
     }
     warp.exchange.lanes = warp.lanes;
@@ -355,7 +357,7 @@ void ms_meet(const char *name, void (*compute)(Exchange &), int line) {
         compute(warp.exchange);
     }
     if (m.counted) count_collective(name);
-    warp.phase++;
+    me.phase++;
     warp.met = 0;
     warp.runnable |= warp.waiting;
     warp.waiting = 0;
@@ -368,10 +370,14 @@ void ms_sync_warp(int line) {
     if (warp.epoch == before && warp.epoch < 0xffff) warp.epoch++;
 }
 
-void ms_commit() { m.thread[ms_current.thread].group++; }
+void ms_commit() {
+    m.thread[ms_current.thread].group++;
+    m.thread[ms_current.thread].phase++;
+}
 
 void ms_wait(int groups) {
     Thread &t = m.thread[ms_current.thread];
+    t.phase++;
     for (; t.first < t.last && t.copies[t.first].group < t.group - groups; t.first++) {
         Cell *cell = t.copies[t.first].cells, *end = cell + t.copies[t.first].count;
         for (; cell < end; cell++)

@@ -154,7 +154,10 @@ int ms_launch(void (*call)(Region **), const int *arguments, int count, int thre
             warp.met = 0;
             warp.epoch = 0;
         }
-        for (int t = 0; t < threads; t++) m.thread[t].first = m.thread[t].last = m.thread[t].group = m.thread[t].line = 0;
+        for (int t = 0; t < threads; t++) {
+            Thread &thread = m.thread[t];
+            thread.first = thread.last = thread.group = thread.line = thread.phase = 0;
+        }
         memset(counter.length, 0, sizeof counter.length);
         memset(m.shared, 0xff, shared_bytes);
         for (int i = 0; i < 3; i++) ms_current.block[i] = blocks[3 * b + i];

@@ -4,7 +4,7 @@
 constexpr int LOG = 2048, LINES = 8192;
 
 struct Note {
-    uint64_t offset : 44, phase : 20;  // phase: how often its warp has met since the last flush
+    uint64_t offset : 44, phase : 20;  // phase: of its thread
     uint32_t site;  // where the code called, from the launch's function on
     uint16_t line, region : 10, access : 3, size : 3;  // size: bytes as a power of two
 };
@@ -161,7 +161,6 @@ static void flush() {
         flush_divergent();
     }
     memset(counter.length, 0, sizeof counter.length);
-    m.warp[ms_current.warp].phase = 0;
 }
 
 static void leave();
@@ -176,7 +175,7 @@ static void note(Region *r, long long offset, int bytes, int access, int line, v
     }
     Note &n = counter.log[lane][counter.length[lane]++];
     n.offset = offset;
-    n.phase = m.warp[ms_current.warp].phase;
+    n.phase = m.thread[ms_current.thread].phase;
     n.site = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(site) - reinterpret_cast<uintptr_t>(m.call) + (1u << 31));
     n.line = line;
     n.region = r->number;

@@ -12,7 +12,7 @@ from pipeline.codegen.cuda.emit_block import FUNCTIONS
 from pipeline.codegen.cuda.emit_warp_load import LoadEmitter
 from pipeline.codegen.cuda.fragment_layout import LANE, Layout
 from pipeline.codegen.cuda.scalar import scalar, stored
-from pipeline.ir.expr import FLOATS, Var, affine, variables
+from pipeline.ir.expr import FLOATS, Var, affine, substitute, variables
 from pipeline.ir.graph import DType
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Block, Combine, Loop
@@ -82,7 +82,7 @@ class ReduceEmitter(LoadEmitter):
         """Over the group, and with what the rows hold already."""
         place, combine = self.places[block.buffer], _combine(block)
         dtype = place.buffer.dtype
-        rows = self.tile(place, tuple(over_loops(block, index) for index in block.indices))
+        rows = self.tile(place, tuple(substitute(over_loops(block, index), self.known) for index in block.indices))
         for half, part in enumerate(parts):
             register = Cpp(f"{rows}[{half}]", VALUE[dtype])
             across = call(f"ms::quad_{combine}<{part.type}>", (part,), part.type)

@@ -108,7 +108,7 @@ class Run:
             described, self.config.seed, machine.predicted, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,
             peers=self._compared(peer_model, machine, artifact),
-            facts=self._kept(both, machine), machine=machine.facts(), peak=machine.peak,
+            facts=self._kept(both, machine), machine=machine.facts(), target=machine.target,
             versions={"muschedule": VERSION, **machine.versions()}, artifact=artifact,
         ))  # fmt: skip
         write_summary(summary, self.folder / "summary.json")

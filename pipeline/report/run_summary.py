@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.ir.graph import Graph
-from pipeline.measurement.peak import Peak
+from pipeline.ir.target import Target
 from pipeline.report.summary import (
     KernelFacts,
     Latency,
@@ -25,7 +25,7 @@ from pipeline.report.summary import (
 from pipeline.report.superopt_report import superopt_summary
 from pipeline.search.contest import Contest
 from pipeline.search.tuner import TaskState, Tuner
-from pipeline.space.task import flops, traffic
+from pipeline.space.task import roofline_seconds
 from pipeline.superopt.stage import Outcome
 from pipeline.verification.module_gate import Report as Verification
 
@@ -51,7 +51,7 @@ class Finished:
     peers: Mapping[str, PeerSummary]
     facts: Mapping[str, KernelFacts]
     machine: Machine
-    peak: Peak
+    target: Target
     versions: Mapping[str, str]
     artifact: Path
 
@@ -71,7 +71,7 @@ def run_summary(run: Finished) -> Summary:
         latency_ms=run.latency, predicted=run.predicted,
         # what the module would take with the first kernel of each task
         untuned_ms=run.latency.median + (tuner.untuned - tuner.total) * 1e3,
-        roofline_ms=max(flops(run.model) / run.peak.gflops, traffic(run.model) / run.peak.bandwidth_gbs) / 1e6,
+        roofline_ms=roofline_seconds(run.model, run.target) * 1e3,
         tuning_seconds=tuner.tuning_seconds, trials=tuner.trials, invalid_candidates=tuner.invalid,
         failed_candidates=dict(failed), tasks=tuple(_task(state, run.facts) for state in used),
         superopt=None if run.outcome is None else superopt_summary(run.outcome, run.both), peers=dict(run.peers),

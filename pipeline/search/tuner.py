@@ -23,7 +23,7 @@ from pipeline.search.candidates import Candidate, History, Observation, SketchSp
 from pipeline.search.cost_model import CostModel
 from pipeline.search.strategy import Strategy
 from pipeline.search.task_scheduler import Progress, choose
-from pipeline.space.task import Task
+from pipeline.space.task import Task, roofline_seconds
 from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
 
@@ -404,10 +404,8 @@ def make_state(
     begins  for each sketch the key of what its trace begins from; "": the program that the task is lowered to
     """
     spaces = tuple(SketchSpace(number, sketch, target) for number, sketch in enumerate(sketches))
-    work = task.flops / (target.peak_gflops() * 1e9)
-    moved = task.traffic / (target.bandwidth_gbs * 1e9)
     traces = tuple(began(sketch, begin) for sketch, begin in zip(sketches, begins or [""] * len(sketches), strict=True))
-    return TaskState(task, weight, max(work, moved), History(spaces), traces, optional)
+    return TaskState(task, weight, roofline_seconds(task.graph, target), History(spaces), traces, optional)
 
 
 def began(sketch: Sketch, begin: str) -> str:

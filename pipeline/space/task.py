@@ -19,6 +19,7 @@ from pipeline.ir.graph import (
     ReduceWindow,
 )
 from pipeline.ir.graph_text import to_text
+from pipeline.ir.target import Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,19 +47,40 @@ def make_task(graph: Graph, constants: tuple[str, ...]) -> Task:
 
 
 def flops(graph: Graph) -> int:
-    total = 0
+    return sum(_work(graph, node) for node in graph.nodes)
+
+
+def roofline_seconds(graph: Graph, target: Target) -> float:
+    """The least that the target's limits allow: all arithmetic at the peak of its units, or all compulsory bytes."""
+    return max(arithmetic_seconds(graph, target), traffic(graph) / (target.bandwidth_gbs * 1e9))
+
+
+def arithmetic_seconds(graph: Graph, target: Target) -> float:
+    """All arithmetic at the peak. A GPU multiplies halves and bytes by other units, at rates of their own."""
+    if target.gpu is None:
+        return flops(graph) / (target.peak_gflops() * 1e9)
+    clock = 2e9 * target.clock_ghz * target.cores
+    total = 0.0
     for node in graph.nodes:
-        size = math.prod(node.type.shape)
-        match node.op:
-            case Contract(spatial, reduced, _, _):
-                total += 2 * math.prod(spatial) * math.prod(reduced)
-            case ReduceWindow(_, spatial, reduced, _):
-                total += math.prod(spatial) * math.prod(reduced)
-            case Reduce():
-                total += math.prod(graph.nodes[node.inputs[0]].type.shape)
-            case Elementwise(fn):
-                total += 0 if fn in ("cast", "identity") else size
+        of_product = isinstance(node.op, Contract)
+        dtype = graph.nodes[node.inputs[0]].type.dtype if of_product else "float32"
+        total += _work(graph, node) / (target.gpu_fma(dtype) * clock)
     return total
+
+
+def _work(graph: Graph, node: Node) -> int:
+    size = math.prod(node.type.shape)
+    match node.op:
+        case Contract(spatial, reduced, _, _):
+            return 2 * math.prod(spatial) * math.prod(reduced)
+        case ReduceWindow(_, spatial, reduced, _):
+            return math.prod(spatial) * math.prod(reduced)
+        case Reduce():
+            return math.prod(graph.nodes[node.inputs[0]].type.shape)
+        case Elementwise(fn):
+            return 0 if fn in ("cast", "identity") else size
+        case _:
+            return 0
 
 
 def traffic(graph: Graph) -> int:

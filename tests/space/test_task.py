@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from pipeline.ir.graph import Graph
+from pipeline.ir.graph import DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
-from pipeline.space.task import flops, make_task, title, traffic
+from pipeline.space.task import arithmetic_seconds, flops, make_task, roofline_seconds, title, traffic
+from tests.codegen.kernel_runs import native
+from tests.known_gpus import gpu
 
 
 def dense(m: int = 4, dtype: str = "float32") -> Graph:
@@ -52,3 +55,26 @@ def test_equal_tasks_have_equal_keys_and_others_do_not() -> None:
     assert key == make_task(dense(), ()).key
     others = [make_task(dense(), ("w",)), make_task(dense(5), ()), make_task(dense(dtype="float64"), ())]
     assert len({key, *(task.key for task in others)}) == 4
+
+
+def test_a_gpu_multiplies_halves_at_the_rate_of_its_tensor_cores_and_a_cpu_as_it_does_floats() -> None:
+    def product(dtype: DType) -> Graph:
+        b = GraphBuilder()
+        x, y = b.input("x", (512, 512), dtype), b.input("y", (512, 512), dtype)
+        return b.finish([("z", b.matmul(x, y))])
+
+    a100, cpu = gpu("a100"), native()
+    assert a100.gpu is not None
+    faster = a100.gpu.tensor_fma["float16"] / a100.gpu.fma["float32"]
+    wide, half = (arithmetic_seconds(product(dtype), a100) for dtype in ("float32", "float16"))
+    assert wide / half == pytest.approx(faster)
+    assert wide == pytest.approx(2 * 512**3 / (a100.peak_gflops() * 1e9))
+    assert arithmetic_seconds(product("float16"), cpu) == arithmetic_seconds(product("float32"), cpu)
+
+
+def test_the_roofline_is_the_slower_of_work_and_bytes() -> None:
+    b = GraphBuilder()
+    copied = b.finish([("y", b.relu(b.input("x", (1 << 20,), "float32")))])
+    target = gpu("a100")
+    assert roofline_seconds(copied, target) == pytest.approx(8 * (1 << 20) / (target.bandwidth_gbs * 1e9))
+    assert roofline_seconds(copied, target) > arithmetic_seconds(copied, target) > 0

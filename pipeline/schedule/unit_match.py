@@ -24,6 +24,7 @@ WRITES: Mapping[Kind, Form] = {
     "map": "tile", "row reduction": "rows", "row map": "rows", "lane map": "lanes", "lane reduction": "one",
     "load": "tile", "fill": "tile",
 }  # fmt: skip
+NAMES: Mapping[Form, str] = {"tile": "a tile", "rows": "the rows", "lanes": "the lanes", "one": "one element"}
 TO_MEMORY = frozenset[Kind]({"map", "row map", "lane map", "lane reduction"})  # these may write what is no fragment
 
 
@@ -61,7 +62,7 @@ def match_unit(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMat
         if form is None:
             return f"block {stmt.name} reaches {name} in a way in which {intrinsic.name} reaches no fragment"
         if forms.setdefault(name, form) != form:
-            return f"block {stmt.name} reaches {name} as {forms[name]} and as {form}"
+            return f"block {stmt.name} reaches {NAMES[forms[name]]} of {name} and {NAMES[form]} of it"
     reason = _why_not(stmt, variables, intrinsic, forms, buffer_of)
     return UnitMatch(stmt, variables, forms) if reason is None else reason
 
@@ -127,10 +128,10 @@ def _why_not(
     assert kind is not None and kind != "product"
     for fragment in sorted({load.buffer for load in loads(block.value)} & set(forms)):
         if forms[fragment] not in READS[kind]:
-            return f"block {block.name} reads {fragment}, but {name} takes its values from no {forms[fragment]}"
+            return f"block {block.name} reads {NAMES[forms[fragment]]} of {fragment}; {name} takes its values elsewhere"
     target = forms.get(block.buffer)
     if target != WRITES[kind] and not (target is None and kind in TO_MEMORY):
-        return f"block {block.name} writes {block.buffer}, of which {name} writes {WRITES[kind]} of a fragment"
+        return f"block {block.name} writes {block.buffer}, but {name} writes {NAMES[WRITES[kind]]} of a fragment"
     if kind in ("row reduction", "lane reduction"):
         combine = intrinsic.block.combine
         return None if block.combine == combine else f"block {block.name} does not combine by {combine}, as {name} does"

@@ -1,4 +1,4 @@
-"""Products on tensor cores as programs, written by hand as rules would: four warps, tiles of 32 x 32, two of the sum."""
+"""Products on tensor cores as programs, written by hand as rules would: four warps, tiles of 32 x 32."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ for w{name} in threadIdx.y(4):
     padded = {"m": M, "n": N, "k": K}
     cast = "{}" if form.factor == form.total else "cast({}):" + form.total
     left, right = cast.format("Af[am, ai, aq]"), cast.format("Bf[bn, bq, bv]")
-    trans = "_trans" if case.left == "km" else ""
+    load = f"mma.load_a_16x{d}_{form.short}" + ("_trans" if case.left == "km" else "")
     sm, sn = {"m": "si", "k": "sk"}, {"n": "sj", "k": "sk2"}
     epilogue = case.epilogue.format(C="Cf[vm, vn, vi, vj]", out=case.out)
     target = "C[gj, gi]" if case.transposed else "C[gi, gj]"
@@ -125,7 +125,7 @@ alloc As: {form.factor}[{shape(case.left, tile)}] in shared {case.place}:
                         alloc Bf: {form.factor}[2, {d}, 8] in fragment:
                             seq:
                                 for m1 in unrolled(1):
-                                    for i1 in serial(16) with blockize="i1", tensorize="mma.load_a_16x{d}_{form.short}{trans}":
+                                    for i1 in serial(16) with blockize="i1", tensorize="{load}":
                                         for q1 in serial({d}) with blockize="i1":
                                             block load_A:
                                                 spatial vm1 in range(1) = m1

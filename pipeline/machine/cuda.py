@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from pipeline.search.gpu_prediction import predict
 class CudaMachine:
     """The parts of a `Machine` that need no device."""
 
+    predicted: bool
+
     def __init__(self, config: Config, target: Target) -> None:
         assert target.gpu is not None, f"{target.name} is no GPU"
         self.config, self.target = config, target
@@ -38,7 +41,8 @@ class CudaMachine:
         self.threads = detect_host().cores
 
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
-        return save_cuda(link(plan), path)
+        provenance = {**plan.provenance, "predicted": self.predicted}
+        return save_cuda(link(replace(plan, provenance=provenance)), path)
 
     def listings(self, program: Program, said: str) -> Mapping[str, str]:
         return {".cu": f"// {said}\n{emit_kernel(program, self.target).source}"}

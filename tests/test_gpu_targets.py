@@ -130,7 +130,7 @@ def test_a_target_without_a_gpu_here_says_what_needs_none(composed_plain: Any, m
         raise ImportError(f"No module named '{name}'")
 
     target = parse(composed_plain("cuda")).target
-    monkeypatch.setattr("pipeline.measurement.cuda_device.importlib.import_module", missing)
+    monkeypatch.setattr("pipeline.codegen.cuda.driver.importlib.import_module", missing)
     with pytest.raises(UserError, match="a100") as caught:
         target.resolve()
     assert str(caught.value).count(", ") >= len(GPUS) - 1 and "pip install" in str(caught.value)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.codegen.cuda.driver import load_driver, started
 from pipeline.errors import UserError
 
-LEAST_DRIVER = 13000  # the CUDA version of the compiler whose machine code the driver is to load
 LEAST_CAPABILITY = 75
 # GeForce cards multiply with a wide accumulator at half the rate of the same chip's other cards (Turing, Ampere and Ada
 # white papers); int8 is as fast.
@@ -38,11 +37,10 @@ def detect_gpu(
     instead         targets that an error offers
     driver          cuda.bindings.driver, or what stands in for it
 
-    Raises UserError where there is no driver, a driver older than the compiler, no GPU, or one that is too old.
+    Raises UserError where there is no driver, one older than the compiler, no GPU, or a GPU that is too old.
     """
     offer = f"Choose a target that needs no GPU here: {', '.join(instead)}" if instead else ""
-    cuda = driver if driver is not None else _driver(offer)
-    _start(cuda, offer)
+    cuda = _started(driver, offer)
     device = _told(cuda, cuda.cuDeviceGet(0), offer)
 
     def attribute(name: str) -> int:
@@ -63,37 +61,12 @@ def detect_gpu(
     }
 
 
-def _driver(offer: str) -> Any:
+def _started(driver: Any, offer: str) -> Any:
     try:
-        return importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
-        raise UserError(
-            "the GPU of this machine cannot be asked: cuda-python is not installed",
-            where="target",
-            why=str(error),
-            todo=f"pip install cuda-python. {offer}",
-        ) from error
-
-
-def _start(cuda: Any, offer: str) -> None:
-    try:
-        started = cuda.cuInit(0)
-        version = int(_told(cuda, cuda.cuDriverGetVersion(), offer))
-    except RuntimeError as error:  # the library of the driver is not there, or lacks a function
-        raise _no_driver(str(error), offer) from error
-    if version < LEAST_DRIVER:
-        raise UserError(
-            f"the driver of the GPU is too old: it knows CUDA {_version(version)}, {_version(LEAST_DRIVER)} is needed",
-            where="target",
-            todo=f"Install a newer driver from NVIDIA. {offer}",
-        )
-    code = started[0]
-    if code == cuda.CUresult.CUDA_ERROR_NO_DEVICE:
-        raise _no_gpu("cuInit says CUDA_ERROR_NO_DEVICE", offer)
-    if code != cuda.CUresult.CUDA_SUCCESS:
-        raise _no_driver(f"cuInit says {code.name}", offer)
-    if int(_told(cuda, cuda.cuDeviceGetCount(), offer)) == 0:
-        raise _no_gpu("the driver counts none", offer)
+        return load_driver() if driver is None else started(driver)
+    except UserError as error:
+        todo = f"{error.todo.rstrip('.')}. {offer}" if offer else error.todo
+        raise UserError(error.what, where="target", why=error.why, todo=todo) from error
 
 
 def _told(cuda: Any, answer: tuple[Any, ...], offer: str) -> Any:
@@ -122,20 +95,3 @@ def _architecture(
             dtype: rate * GEFORCE_SHARE if dtype in GEFORCE_SLOWER else rate for dtype, rate in rates.items()
         }
     return facts
-
-
-def _no_driver(why: str, offer: str) -> UserError:
-    return UserError(
-        "there is no driver for an NVIDIA GPU on this machine",
-        where="target",
-        why=why,
-        todo=f"Install the driver from NVIDIA where there is a GPU. {offer}",
-    )
-
-
-def _no_gpu(why: str, offer: str) -> UserError:
-    return UserError("there is no NVIDIA GPU on this machine", where="target", why=why, todo=offer)
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"

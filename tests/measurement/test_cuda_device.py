@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.codegen.cuda import driver
 from pipeline.errors import UserError
-from pipeline.measurement import cuda_device
 from pipeline.measurement.cuda_device import detect_gpu
 
 KNOWN = {
@@ -98,19 +98,19 @@ def test_a_geforce_card_multiplies_with_a_wide_accumulator_at_half_the_rate() ->
 
 
 @pytest.mark.parametrize(
-    ("driver", "words"),
+    ("found", "words"),
     [
         (Absent(A100), ["no driver", "libcuda.so"]),
-        (Driver(A100, start=Result.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH), ["no driver", "SYSTEM_DRIVER_MISMATCH"]),
+        (Driver(A100, start=Result.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH), ["does not start", "SYSTEM_DRIVER_MISMATCH"]),
         (Driver(A100, version=12040), ["driver", "too old", "12.4", "13.0"]),
         (Driver(A100, start=Result.CUDA_ERROR_NO_DEVICE), ["no NVIDIA GPU"]),
         (Driver(A100, count=0), ["no NVIDIA GPU"]),
         (Driver({**A100, "COMPUTE_CAPABILITY_MAJOR": 7}, "Tesla V100"), ["Tesla V100 is too old", "7.0", "7.5"]),
     ],
 )
-def test_what_is_missing_is_said_once_with_the_targets_that_need_none(driver: Driver, words: list[str]) -> None:
+def test_what_is_missing_is_said_once_with_the_targets_that_need_none(found: Driver, words: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        detect_gpu(KNOWN, instead=("t4", "a100"), driver=driver)
+        detect_gpu(KNOWN, instead=("t4", "a100"), driver=found)
     for word in [*words, "Choose a target that needs no GPU here: t4, a100"]:
         assert word in str(caught.value)
 
@@ -119,6 +119,6 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(f"No module named '{name}'")
 
-    monkeypatch.setattr(cuda_device.importlib, "import_module", missing)
+    monkeypatch.setattr(driver.importlib, "import_module", missing)
     with pytest.raises(UserError, match="pip install cuda-python"):
         detect_gpu(KNOWN)

@@ -137,10 +137,29 @@ class BlockLowering:
                 self.values.append(self.carried(number, node, name, inner, into))
                 self.late.append(known_late if isinstance(node.op, Running) else True)
             case _:
-                made = apply_tile_op(node.op, operands, name)
                 into = (self.after if late else self.before)[here]
+                if isinstance(node.op, Contract):
+                    operands = self.of_one_kind(operands, name, here, into)
+                made = apply_tile_op(node.op, operands, name)
                 self.values.append(self.kept(number, node, made, name, here, into))
                 self.late.append(late)
+
+    def of_one_kind(self, operands: list[Value], name: str, depth: int, into: list[Stmt]) -> list[Value]:
+        """The factors of a product on a GPU: beside a factor of halves a tile is of halves too, for tensor cores."""
+        kind = self.owner.factors
+        reads = [operand.read(origin(operand.dims)) for operand in operands]
+        halves = [isinstance(read, Op) and read.fn == "cast" and loads(read)[0].dtype == kind for read in reads]
+        if self.owner.target.gpu is None or kind == DTYPE or not any(halves):
+            return operands
+        made = []
+        for number, (operand, read) in enumerate(zip(operands, reads, strict=True)):
+            if isinstance(read, Load) and operand.buffer is not None and read.dtype == DTYPE:
+                narrow = self.tile(f"{name}_factor{number}", operand.dims, depth, "", kind)
+                assert narrow.buffer is not None
+                into.append(narrowed(narrow.buffer, operand, kind))
+                operand = narrow
+            made.append(operand)
+        return made
 
     def readers(self, number: int) -> list[BlockNode]:
         return [node for node in self.block.nodes if number in node.inputs]
@@ -400,6 +419,12 @@ class BlockLowering:
         if not axes:
             axes = (LoopAxis(f"{self.name}_once", Poly.of(1)),)
         return Loop(axes, body, "parallel")
+
+
+def narrowed(buffer: str, value: Value, dtype: DType) -> Stmt:
+    """The nest that stores a value in a tile of another dtype."""
+    place = in_tile(value.dims)
+    return nest(buffer, buffer, value.dims, (), lambda s, _: rounded(value.read(s), dtype), place)
 
 
 def _continues(op: TileOp | LoopOp, combine: Combine) -> bool:

@@ -112,6 +112,9 @@ class Cuts:
             multiple.append(1)
             most.append(max(1, min(LARGEST_TILE, extent)))
         symbols += [f"{stem}_t1", f"{stem}_t0"]
+        if self.target.gpu is not None:  # in units, so that rules can split a tile into them
+            self.cut_units(axes, extent, symbols, unit, max(1, register // unit))
+            return
         multiple += [1, unit]
         middle = LARGEST_BLOCK if blocked else LARGEST_TILE
         most += [max(1, min(middle, extent)), max(unit, min(register, -(-extent // unit) * unit))]
@@ -149,6 +152,17 @@ class Cuts:
         if self.rows is None or self.rows not in self.tiles:
             return None
         return RowBlocks(self.loop_var(self.rows[0]), self.tiles[self.rows][0], self.block_of_rows, self.blocks_of_rows)
+
+    def cut_units(self, axes: tuple[str, ...], extent: int, symbols: list[str], unit: int, register: int) -> None:
+        """A tile of so many units; of the parameters of the inner axes (at first), those of the tile come last."""
+        whole = -(-extent // unit)
+        most = [max(1, whole)] * (len(symbols) - 2) + [max(1, min(LARGEST_TILE // unit, whole)), min(register, whole)]
+        self.variables.append(Tile(tuple(symbols), whole, (1,) * len(symbols), tuple(most)))
+        outermost = f"n_{self.name}_{axes[0]}"
+        factors = [Poly.symbol(symbol) for symbol in symbols]
+        self.derived.append(Derived(outermost, Poly.of(extent), product(factors) * unit))
+        self.extents[axes[0]] = Poly.symbol(outermost)
+        self.tiles[axes] = (product(factors[-2:]) * unit, extent)
 
     def is_batch(self, axis: str) -> bool:
         """Does the grid axis run through both operands of every product (through every input, where there is none)?

@@ -20,6 +20,7 @@ from pipeline.superopt.spec import Spec
 
 MOST_SETS = 48  # candidates that end in one task
 BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
+COLD_SECONDS = 8e-6  # until weights that come from memory arrive as fast as a product takes them
 LIKE = 0.2  # of what a part promises: what the whole must promise to be looked at before it
 COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
@@ -70,14 +71,15 @@ class Subprogram:
 
     def _promise(self, saved: float) -> float:
         hope = self.saved / (self.saved + COMPROMISE * self.chained)
-        return len(self.uses) * saved * (abs(saved) / self.ordinary) * hope / 1.5 ** anchors(self.task.graph)
+        large = math.sqrt(abs(saved) / self.ordinary)
+        return len(self.uses) * saved * large * hope / 1.5 ** anchors(self.task.graph)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Of one subprogram: products and reductions, and all its operations. count: subprograms that are kept."""
 
-    anchors: int = 6
+    anchors: int = 8
     nodes: int = 48
     count: int = 64
 
@@ -205,7 +207,8 @@ class Roofline:
     def fused(self, task: Task) -> float:
         """Of a task in one pass."""
         work = task.flops / (self.target.peak_gflops() * 1e9)
-        return max(work, self.traffic(task)) + BARRIER_SECONDS
+        cold = self.weights() > self.last_cache() and any(isinstance(n.op, Contract) for n in task.graph.nodes)
+        return max(work, self.traffic(task)) + BARRIER_SECONDS + (COLD_SECONDS if cold and task.constants else 0.0)
 
     def chained(self, task: Task) -> float:
         """Of the products whose results go into further products or reductions."""

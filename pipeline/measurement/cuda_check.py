@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from pipeline.codegen.cuda.check_outputs import check_outputs
-from pipeline.codegen.cuda.execute import execute
+from pipeline.codegen.cuda.execute import Block, execute
 from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.codegen.cuda.execute_llvm import execute_by_llvm
+from pipeline.codegen.cuda.execute_machine import whole_grid
 from pipeline.codegen.cuda.execution import Execution
-from pipeline.codegen.cuda.kernel import CudaSource, Launch
+from pipeline.codegen.cuda.expected_writes import expected_writes, forgotten
+from pipeline.codegen.cuda.kernel import CudaSource
 from pipeline.codegen.cuda.sample_blocks import grid_axes, sample_blocks
 from pipeline.ir.program import Program
 from pipeline.measurement.failure import Failure
@@ -68,12 +73,13 @@ def check_kernel(job: CheckJob) -> CheckResult:
             break
         execution = _executed(job, reference, case)
         by = execution.by
+        left_out = None if execution.whole else _left_out(job, execution)
         verdict = check_outputs(execution, case.expected, case.tolerance)
         if verdict.max_absolute >= absolute:
             absolute, tolerance = verdict.max_absolute, verdict.tolerance
         relative = max(relative, verdict.max_relative)
-        if not verdict.ok:
-            failure = Failure("wrong", f"case {number}: {verdict.reason}")
+        if not verdict.ok or left_out is not None:
+            failure = Failure("wrong", f"case {number}: {verdict.reason or left_out}")
             return CheckResult(failure, absolute, relative, tolerance, time.perf_counter() - start, by)
     return CheckResult(None, absolute, relative, tolerance, time.perf_counter() - start, by)
 
@@ -82,9 +88,27 @@ def _executed(job: CheckJob, reference: Reference, case: Case) -> Execution:
     arrays = {**reference.constants, **case.inputs}
     if find_compiler() is None:
         return execute_by_llvm(job.program, arrays, detect_host())
-    known = dict(zip(job.source.launches, grid_axes(job.program, job.source.launches), strict=True))
+    chosen = dict(zip(job.source.launches, _chosen(job), strict=True))
+    return execute(job.source, arrays, blocks=chosen.__getitem__, count=False, whole_seconds=WHOLE_SECONDS)
 
-    def blocks(launch: Launch) -> tuple[tuple[int, int, int], ...] | None:
-        return sample_blocks(launch, known.get(launch), limit=job.blocks)
 
-    return execute(job.source, arrays, blocks=blocks, count=False, whole_seconds=WHOLE_SECONDS)
+def _chosen(job: CheckJob) -> list[tuple[Block, ...] | None]:
+    """The blocks of each launch that are run at least; None: all."""
+    axes = grid_axes(job.program, job.source.launches)
+    return [
+        sample_blocks(launch, each, limit=job.blocks) for launch, each in zip(job.source.launches, axes, strict=True)
+    ]
+
+
+def _left_out(job: CheckJob, execution: Execution) -> str | None:
+    """What is wrong where the chosen blocks did not write what the program gives them; None where that is not known."""
+    if None in grid_axes(job.program, job.source.launches):
+        return None
+    expected: dict[str, np.ndarray[Any, Any]] = {}
+    for region, (launch, blocks) in enumerate(zip(job.source.launches, _chosen(job), strict=True)):
+        found = expected_writes(job.program, region, whole_grid(launch) if blocks is None else np.array(blocks))
+        if found is None:
+            return None
+        for name, mask in found.items():
+            expected[name] = mask | expected[name] if name in expected else mask
+    return forgotten(expected, execution.written)

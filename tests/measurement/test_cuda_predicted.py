@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +16,13 @@ from pipeline.codegen.kernel import Kernel
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.program import Program
+from pipeline.measurement import cuda_check
+from pipeline.measurement.cuda_check import CheckJob
 from pipeline.measurement.cuda_predicted import PredictedRunner, allotted, over_limits
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.local_builder import LocalBuilder
 from pipeline.measurement.protocol import Built, Case, MeasureRequest, Reference
+from pipeline.measurement.reference_files import write
 from pipeline.space.lower import lower
 from pipeline.verification.tolerance import evaluate_with_bound
 from tests.codegen.cuda.gpu_runs import bound
@@ -29,21 +33,21 @@ ROWS, COLUMNS = 7, 33  # few enough rows that all blocks are run
 COMPILER = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
 
 
-def model() -> Graph:
+def model(rows: int = ROWS) -> Graph:
     b = GraphBuilder()
-    x, y = b.input("x", (ROWS, COLUMNS), "float32"), b.input("y", (ROWS, COLUMNS), "float32")
+    x, y = (b.input(name, (rows, COLUMNS), "float32") for name in "xy")
     return b.finish([("z", b.elementwise("add", b.elementwise("mul", x, y), x))])
 
 
-def program() -> Program:
-    return bound(lower(model(), "small"), "threads")
+def program(rows: int = ROWS) -> Program:
+    return bound(lower(model(rows), "small"), "threads")
 
 
-def reference(cases: int = 2) -> Reference:
+def reference(cases: int = 2, rows: int = ROWS) -> Reference:
     made = []
     for seed in range(cases):
-        x, y = np.random.default_rng(seed).normal(size=(2, ROWS, COLUMNS)).astype(np.float32)
-        found = evaluate_with_bound(model(), {"x": x, "y": y})["z"]
+        x, y = np.random.default_rng(seed).normal(size=(2, rows, COLUMNS)).astype(np.float32)
+        found = evaluate_with_bound(model(rows), {"x": x, "y": y})["z"]
         made.append(Case({"x": x, "y": y}, {"out0": found.value}, {"out0": found.bound}))
     return Reference("small", {}, tuple(made))
 
@@ -113,6 +117,24 @@ def test_a_kernel_whose_threads_race_is_a_failure_though_its_values_are_right(ru
     assert "race" in result.failure.detail
 
 
+@COMPILER
+@pytest.mark.parametrize("forgets", [False, True])
+def test_an_element_that_a_sampled_block_forgets_is_seen(
+    forgets: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 40 blocks leaves out the same element of its row: the sample alone does not show that it is nobody's."""
+    monkeypatch.setattr(cuda_check, "WHOLE_SECONDS", 0.0)
+    large = program(40)
+    source = emit_kernel(large, TARGET)
+    if forgets:
+        source = replace(source, source=source.source.replace("out0[", "if (thread != 3) out0["))
+    cuda_check.set_up(None)
+    job = CheckJob(source, large, write(reference(1, 40), tmp_path / "reference"), 8)
+    failure = cuda_check.check_kernel(job).failure
+    assert (failure is not None) == forgets
+    assert failure is None or "that the blocks have to write were not, such as [0, 3]" in failure.detail
+
+
 def test_a_failure_of_the_builder_stays_what_it_is(runner: PredictedRunner) -> None:
     (result,) = runner.run([built(Failure("build", "no luck"))], reference())
     assert result.failure == Failure("build", "no luck")
@@ -178,7 +200,7 @@ def test_registers_are_allotted_to_warps_in_units_of_256() -> None:
     assert allotted(255, 1024) == 32 * 8192
 
 
-def test_the_builder_hands_the_program_on_to_the_model(tmp_path: object) -> None:
+def test_the_builder_hands_the_program_on_to_the_model() -> None:
     with LocalBuilder(build_kernel, TARGET, workers=1, timeout_s=60.0) as builder:
         (made,) = builder.build([MeasureRequest(program(), "key")])
     assert isinstance(made.outcome, CudaKernel), made.outcome

@@ -103,9 +103,6 @@ def _branch(annotation: Any, name: object) -> Any:
     for inner in get_args(annotation):
         if any(isinstance(note, Tag) and note.tag == name for note in getattr(inner, "__metadata__", ())):
             return inner
-        found = _branch(inner, name) if get_origin(annotation) is Annotated else None
-        if found is not None:
-            return found
     return None
 
 

@@ -153,10 +153,18 @@ class GpuModel:
             features[:, i] = table[name] if name in LINEAR else np.log2(np.maximum(table[name], 1e-12))
         return total, features
 
-    def explain(self, values: Mapping[str, int] | None = None) -> tuple[RegionReport, ...]:
-        """What bounds each launch of one candidate; values: one number per symbol, derived ones included."""
+    def explain(
+        self, values: Mapping[str, int] | None = None, compiled: Sequence[tuple[int, int]] | None = None
+    ) -> tuple[RegionReport, ...]:
+        """What bounds each launch of one candidate.
+
+        values     one number per symbol, derived ones included
+        compiled   what the compiler says of each launch, as in `refined`, in the place of the estimates
+        """
         numbers = _single(values)
-        return tuple(self._report(self._region(number, numbers, 1)) for number in range(len(self.regions)))
+        known = compiled if compiled is not None else [None] * len(self.regions)
+        parts = [self._region(number, numbers, 1, found) for number, found in enumerate(known)]
+        return tuple(self._report(part) for part in parts)
 
     def accesses(self, values: Mapping[str, int] | None = None) -> tuple[tuple[AccessTotal, ...], ...]:
         """What each launch of one candidate does to memory, as an execution on the CPU counts it."""

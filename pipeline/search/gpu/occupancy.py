@@ -16,7 +16,7 @@ from pipeline.search.gpu.nest import Leaf, Placed, Region
 # Registers of a thread, fitted to what the compiler says of sampled products: for indices and counters, with shared
 # memory, for the address of a buffer in global memory; and of what a buffer holds, as neighbouring iterations overlap.
 BASE_REGISTERS, SHARED_REGISTERS, POINTER, OVERLAP = 12.0, 8.0, 2.0, 1.1
-HELD = 64.0  # registers that loaded values take at most: more loads are started later
+HELD, PASSING = 64.0, 8.0  # registers that loaded values take at most; on the way to a place that they keep
 GRANULE, WARP_GRANULE = 8.0, 256.0  # registers are handed out in such steps, to a thread and to a warp
 SHARED_GRANULE, ALIGNMENT = 128.0, 128.0  # of a block's shared memory, and of each buffer in it
 
@@ -137,4 +137,5 @@ def _temporaries(leaf: Leaf, extents: Extents, numbers: Numbers, gpu: Gpu) -> Nu
             if span.level in ("unrolled", "vectorized") and access.varies(span.var) and span.var not in leaf.reduces:
                 held = held * extents.by_var[span.var]
         total = total + held * max(access.size, 4.0) / 4.0
-    return np.minimum(total, HELD)
+    kept = leaf.accesses[0].buffer.scope == "local" and not leaf.chain
+    return np.minimum(total, PASSING if kept else HELD)

@@ -70,6 +70,7 @@ def execute(
     whole_seconds: float = 0.0,
     workspaces: WorkspaceSource | None = None,
     budget: int = BUDGET,
+    compiler: str = "",
     pool: Pool | None = None,
     timeout_s: float = 60.0,
 ) -> Execution:
@@ -85,6 +86,7 @@ def execute(
     check       look for races, unwritten elements and copies in flight; without it, only bounds, alignment, barriers
                 and collectives are checked
     budget      accesses and barriers of all threads, after which the kernel counts as endless
+    compiler    name or path of a C++ compiler to try before c++, g++ and clang++
     pool        run in a worker process, in which a crash or an endless loop costs this call only: it becomes a fault.
                 Values of workspaces must then come from whole launches
 
@@ -92,18 +94,18 @@ def execute(
     missing or does not fit.
     """
     check_bounds(source)
-    compiler = find_compiler()
-    if compiler is None:
+    found = find_compiler(compiler)
+    if found is None:
         raise UserError("there is no C++ compiler to run emitted kernels with", where="codegen.cuda",
-                        why="neither $CXX nor c++, g++ or clang++ was found on the path",
+                        why="none of c++, g++ and clang++ was found on the path",
                         todo="Install g++ or clang++, or execute the program by LLVM (execute_by_llvm)")  # fmt: skip
     if pool is not None:
         chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)
-        machine = (compiler, machine_library(compiler))
+        machine = (found, machine_library(found))
         job = ExecuteJob(source, arrays, chosen, count, check, whole_seconds, budget, machine)
         answer = pool.submit(perform, job, timeout_s).result()
         return answer if isinstance(answer, Execution) else _crashed(source, answer)
-    libraries = compile_for_host(source, compiler)
+    libraries = compile_for_host(source, found)
     start = time.perf_counter()
     with _LOCK:
         run = _Run(source, arrays, Machine(libraries, checked=check, budget=budget), count)
@@ -124,7 +126,7 @@ def perform(job: ExecuteJob) -> Execution:
         choice = by_launch.__getitem__
     return execute(
         job.source, job.arrays, blocks=choice, count=job.count, check=job.check, whole_seconds=job.whole_seconds,
-        budget=job.budget,
+        budget=job.budget, compiler=job.machine[0] if job.machine else "",
     )  # fmt: skip
 
 

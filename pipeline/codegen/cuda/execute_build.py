@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +56,13 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="muschedule-host-")
 
 
-def find_compiler() -> str | None:
-    """The C++ compiler that $CXX names, or else the first of the usual names on the path; None: there is none."""
-    named = os.environ.get("CXX", "")
-    for name in (*named.split()[:1], *COMPILERS):
-        if found := shutil.which(name):
+def find_compiler(named: str = "") -> str | None:
+    """The C++ compiler of that name, or else the first of the usual names on the path; None: there is none, or the
+    system is one that the machine does not know."""
+    if sys.platform == "win32":
+        return None
+    for name in (named, *COMPILERS):
+        if name and (found := shutil.which(name)):
             return found
     return None
 
@@ -96,7 +98,7 @@ def machine_library(compiler: str) -> Path:
     """The library of the machine itself."""
     if compiler not in _MACHINES:
         path = Path(_folder().name) / f"machine-{_name(compiler)}.so"
-        _compile(compiler, HERE / MACHINE, path, ("-O3",))
+        _compile(compiler, HERE / MACHINE, path, ("-O2",))
         _MACHINES[compiler] = path
     return _MACHINES[compiler]
 
@@ -137,7 +139,7 @@ def _compile(compiler: str, source: Path, path: Path, flags: tuple[str, ...]) ->
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CodegenError("the C++ compiler of this host could not be run", where=compiler, why=str(error),
-                           todo="Set CXX to another one") from error  # fmt: skip
+                           todo="Name another one") from error  # fmt: skip
     if done.returncode:
         shown = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
         raise CodegenError(

@@ -7,7 +7,6 @@
 #define MUSCHEDULE_MACHINE
 #include "machine.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -390,13 +389,13 @@ void ms_wait(int groups) {
 }
 
 #define MS_COUNTED(F, S, name) \
-    F ms_##name##S(F x) { m.math += m.counted; return ::name##S(x); }
+    F ms_##name##S(F x) { m.math += m.counted; return __builtin_##name##S(x); }
 #define MS_COUNTED_ALL(F, S)                                                                                      \
     MS_COUNTED(F, S, exp) MS_COUNTED(F, S, log) MS_COUNTED(F, S, tanh) MS_COUNTED(F, S, erf) MS_COUNTED(F, S, sqrt) \
     MS_COUNTED(F, S, sin) MS_COUNTED(F, S, cos) MS_COUNTED(F, S, tan) MS_COUNTED(F, S, asin) MS_COUNTED(F, S, acos) \
     MS_COUNTED(F, S, atan) MS_COUNTED(F, S, sinh) MS_COUNTED(F, S, cosh) MS_COUNTED(F, S, asinh)                    \
     MS_COUNTED(F, S, acosh) MS_COUNTED(F, S, atanh)                                                                \
-    F ms_pow##S(F x, F y) { m.math += m.counted; return ::pow##S(x, y); }
+    F ms_pow##S(F x, F y) { m.math += m.counted; return __builtin_pow##S(x, y); }
 MS_COUNTED_ALL(float, f)
 MS_COUNTED_ALL(double, )
 

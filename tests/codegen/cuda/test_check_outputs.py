@@ -1,3 +1,5 @@
+"""The judgement of an execution: what is wrong is told, and a check of nothing is none."""
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Kernels written by hand run on the machine: right ones without a fault, each wrong one with its own."""
+
 import subprocess
 import sys
 

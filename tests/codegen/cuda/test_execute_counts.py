@@ -1,3 +1,5 @@
+"""What accesses cost a GPU: sectors, turns of the banks, requests of warps whose lanes part."""
+
 import pytest
 
 from pipeline.codegen.cuda.execute_build import find_compiler

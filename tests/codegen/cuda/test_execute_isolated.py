@@ -1,3 +1,5 @@
+"""Executions in a worker process, and kernels that would end a process."""
+
 import re
 
 import pytest

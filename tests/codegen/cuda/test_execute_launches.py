@@ -1,3 +1,5 @@
+"""Several launches, their workspaces and prologues, samples of their blocks, and elements of every type."""
+
 import numpy as np
 import pytest
 

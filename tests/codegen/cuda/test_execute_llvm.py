@@ -1,3 +1,5 @@
+"""Programs of a GPU where no C++ compiler is: through the code generator of CPUs, or the interpreter."""
+
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,6 @@ def test_what_the_code_generator_cannot_lower_is_interpreted(monkeypatch: pytest
 def test_without_a_compiler_the_source_is_not_run_and_the_error_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(execute_module, "find_compiler", lambda: None)
+    monkeypatch.setattr(execute_module, "find_compiler", lambda named: None)
     with pytest.raises(UserError, match="Install"):
         execute(hand.GEMM, {})

@@ -1,3 +1,5 @@
+"""Samples of the blocks of a grid: every corner and tail, and a few inside."""
+
 import math
 
 import pytest

@@ -59,24 +59,44 @@ def free_lanes(sketch: Sketch, name: str, length: int, piece: int) -> tuple[Sket
     across = 1
     while 2 * across <= min(LANES, -(-length // piece), ROW // piece):
         across *= 2
+    most = across
+    while most < min(LANES, -(-length // piece)):
+        most *= 2
     symbols = (f"t_{name}_y", f"t_{name}_x")
-    sketch = sketch.declare(Tile(symbols, LANES, (1, across), (LANES, LANES), exact=True))
+    sketch = sketch.declare(Tile(symbols, LANES, (1, across), (LANES, most), exact=True))
     down, along = (Poly.symbol(symbol) for symbol in symbols)
     return sketch.require(AtMost(f"{name}: all lanes", down * along * -1, -LANES)), (down, along)
+
+
+def wide_dims(shape: tuple[Poly, ...]) -> tuple[int, int]:
+    """The two dimensions of a tile: the others have one element."""
+    found = [dim for dim, extent in enumerate(shape) if extent != Poly.of(1)]
+    first, second = found if len(found) == 2 else (len(shape) - 2, len(shape) - 1)
+    return first, second
+
+
+def two_loops(sketch: Sketch, name: str) -> tuple[Sketch, tuple[str, str], tuple[str, ...]]:
+    """The two loops of a copy that count, which become its innermost ones, and those of one iteration."""
+    shape = sketch.program.buffer(name).shape
+    _, place = block_at(sketch.program, name)
+    own = [loop.axes[0].var for loop in place.loops[-len(shape) :]]
+    first, second = (own[dim] for dim in wide_dims(shape))
+    single = tuple(loop for loop in own if loop not in (first, second))
+    order = (*single, first, second)
+    return (sketch if list(order) == own else sketch.apply(Reorder(order))), (first, second), single
 
 
 def fetched(sketch: Sketch, fetch: GpuTensorFetch, warps: Poly, *, swizzled: bool) -> Sketch:
     """The copy into shared memory, by all threads, each a piece of a row at a time."""
     name = fetch.name
-    _, place = block_at(sketch.program, name)
-    row, across = (loop.axes[0].var for loop in place.loops[-2:])
+    sketch, (row, across), single = two_loops(sketch, name)
     down, along = fetch.lanes
     rows = (f"{name}_r", f"{name}_w", f"{name}_y")
     columns = (f"{name}_c", f"{name}_x", f"{name}_v")
     sketch = sketch.apply(Split(row, (warps, down), rows))
     sketch = sketch.apply(Split(across, (along, fetch.vector), columns))
     lanes = (columns[1], rows[2]) if fetch.turned else (rows[2], columns[1])
-    sketch = sketch.apply(Reorder((rows[1], *lanes, rows[0], columns[0], columns[2])))
+    sketch = sketch.apply(Reorder((rows[1], *lanes, *single, rows[0], columns[0], columns[2])))
     sketch = sketch.apply(Fuse(lanes))
     if fetch.vector > 1:
         sketch = sketch.apply(Vectorize(columns[2]))
@@ -100,18 +120,18 @@ def loaded(sketch: Sketch, name: str, unit: str, sides: tuple[int, int], *, own_
     sides       of a unit's tile: along the operand's own loops and along the sum
     own_first   the operand's own index comes before that of the sum
     """
-    _, place = block_at(sketch.program, name)
-    first, second = (loop.axes[0].var for loop in place.loops[-2:])
-    batch = len(sketch.program.buffer(name).shape) - 2
+    sketch, (first, second), _ = two_loops(sketch, name)
+    shape = sketch.program.buffer(name).shape
+    dims = wide_dims(shape)
     own, sums = (first, second) if own_first else (second, first)
-    tiles = (*(1 for _ in range(batch)), *((sides[0], 1) if own_first else (1, sides[0])))
-    outer = batch if own_first else batch + 1
-    along = batch + 1 if own_first else batch
-    inner = batch + 2  # the only dimension that is split has its inner part last
+    outer, along = dims if own_first else dims[::-1]
+    tiles = tuple(sides[0] if dim == outer else 1 for dim in range(len(shape)))
+    inner = len(shape)  # the only dimension that is split has its inner part last
     last = (inner, along) if left else (along, inner)
+    batch = [dim for dim in range(len(shape)) if dim not in dims]
     parts = (f"{name}_f", f"{name}_i")
     sketch = sketch.apply(Split(own, (sides[0],), parts))
-    sketch = sketch.apply(TransformLayout(name, tiles, (*range(batch), outer, *last)))
+    sketch = sketch.apply(TransformLayout(name, tiles, (*batch, outer, *last)))
     order = (parts[0], parts[1], sums) if left else (parts[0], sums, parts[1])
     sketch = sketch.apply(Reorder(order)).apply(Unroll(parts[0]))
     return sketch.apply(Blockize(order[1])).apply(Tensorize(order[1], unit))

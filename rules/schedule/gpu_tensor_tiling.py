@@ -32,7 +32,7 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Choice, Tile
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
-from rules.schedule.gpu_tensor_operands import split_sum, with_casts
+from rules.schedule.gpu_tensor_operands import with_casts
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.gpu_tensor_units import COLUMNS, ROWS, GpuTensorUnits, check_names, units_for
 from rules.schedule.multi_level_tiling import epilogue
@@ -53,8 +53,7 @@ class GpuTensorTiling:
     Warps, fragments of a warp, depth of a tile, stages of the pipeline, how lanes share out a fetch and the order of
     the blocks are parameters. Tiles that stick out hold 0 where there is nothing, and only what there is gets stored,
     so every extent will do. Convolutions become products of matrices by their indices alone. What is computed from the
-    result alone is computed where it is stored. Where there are too few tiles for the device, a second sketch cuts the
-    sum in parts that other blocks compute, and a second kernel adds them up.
+    result alone is computed where it is stored.
     """
 
     units: tuple[str, ...] = ("f16", "bf16", "f16_k8", "s8")
@@ -67,16 +66,10 @@ class GpuTensorTiling:
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         if target.gpu is None:
             return []
-        inlined = with_casts(sketch, block)
-        whole = self._tiled(inlined, block, target)
-        if whole is None:
+        made = self._tiled(with_casts(sketch, block), block, target)
+        if made is None:
             return []
-        made = [whole]
-        split = split_sum(inlined, block, target.gpu)
-        if split is not None:
-            parts = self._tiled(split, f"{block}_rf", target)
-            made += [] if parts is None else [parts]
-        return [*made, sketch] if self.beside else made
+        return [made, sketch] if self.beside else [made]
 
     def _tiled(self, sketch: Sketch, block: str, target: Target) -> Sketch | None:
         found = product_of(sketch.program, block)

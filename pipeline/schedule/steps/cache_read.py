@@ -22,8 +22,11 @@ from pipeline.schedule.nest import (
     no_loop_around,
     no_room,
     put,
+    several,
     statement_of,
     swapped_in,
+    through_allocs,
+    with_allocs,
 )
 from pipeline.schedule.reading import full, nearby
 from pipeline.schedule.rewrite import bounded, constant, over_iters
@@ -40,6 +43,7 @@ class CacheRead:
     at       the loop around the block in whose iterations the copy is made
     name     of the copy and of the block that makes it; `<buffer>_<scope>` where it is not given
     fill     elements of the box that are outside the buffer become 0 in the copy
+    early    the copy is made at the beginning of an iteration, not right before the block
 
     for i0: for i1: C[i0*4 + i1] = f(A[i0*4 + i1 + 1])
       ->  for i0: alloc S[4]: { for w: S[w] = A[i0*4 + 1 + w]; for i1: C[i0*4 + i1] = f(S[i1]) }
@@ -47,7 +51,8 @@ class CacheRead:
     The copy has the shape of the box that the block reads; elements outside the buffer are not copied, or, with `fill`,
     S[w] = A[i0*4 + w] if i0*4 + w < n else 0. The loops are `<name>_<dimension>`.
 
-    Legal when nothing writes the buffer in the statement of the loop's body that the block is in.
+    Legal when nothing writes the buffer in the statement of the loop's body that the block is in, or, with `early`, in
+    any of them.
     """
 
     block: str
@@ -56,6 +61,7 @@ class CacheRead:
     at: str
     name: str | None = None
     fill: bool = False
+    early: bool = False
 
     def why_not(self, program: Program) -> str | None:
         if (reason := no_loop_around(program, self.block, self.at)) is not None:
@@ -68,9 +74,10 @@ class CacheRead:
             return reason
         if not any(load.buffer == self.buffer for load in loads_of(block)):
             return f"block {self.block} does not read {self.buffer}"
-        for other in blocks_in(statement_of(loop.body, self.block)):
+        for other in blocks_in(loop.body if self.early else statement_of(loop.body, self.block)):
             if other.buffer == self.buffer:
-                return f"block {other.name} writes {self.buffer} in the same statement"
+                where = "iteration" if self.early else "statement"
+                return f"block {other.name} writes {self.buffer} in the same {where}"
         source = find_buffer(program, self.buffer)
         assert source is not None
         if source.scope == "global" and (writer := nearby(program, place, self.buffer)) is not None:
@@ -100,7 +107,11 @@ class CacheRead:
         reader = from_window(block, target, self.buffer, spans, around)
         child = statement_of(loop.body, self.block)
         new = swapped_in(child, block, reader)
-        body = beside(loop.body, child, before=(fill,), new=new, allocs=(target,))
+        if self.early:
+            buffers, below = through_allocs(beside(loop.body, child, new=new))
+            body = with_allocs((target, *buffers), several((fill, below)))
+        else:
+            body = beside(loop.body, child, before=(fill,), new=new, allocs=(target,))
         return put(program, loop, replace(loop, body=body))
 
     def _clipped(self, axes: tuple[Axis, ...], spans: tuple[Span, ...], source: Buffer) -> Block:

@@ -170,8 +170,19 @@ def _form(
     found = []
     for form in forms:
         threads = sorted((slots[var], c) for var, c in form.terms if var in slots and ranges[var] != Poly.of(1))
-        found.append(_Index(tuple(threads), tuple((c, ranges[var]) for var, c in _own(form, slots, ranges))))
+        found.append(_Index(tuple(threads), _merged([(c, ranges[var]) for var, c in _own(form, slots, ranges)])))
     return tuple(found)
+
+
+def _merged(terms: list[tuple[Poly, Poly]]) -> tuple[tuple[Poly, Poly], ...]:
+    """Loops of which one steps over all of the next, as one: however a loop was split, it counts the same elements."""
+    merged: list[tuple[Poly, Poly]] = []
+    for step, extent in terms:
+        if merged and merged[-1][0] == step * extent:
+            merged[-1] = (step, merged[-1][1] * extent)
+        else:
+            merged.append((step, extent))
+    return tuple(merged)
 
 
 def _own(form: Affine, slots: dict[str, Slot], ranges: dict[str, Poly]) -> list[tuple[str, Poly]]:

@@ -24,7 +24,7 @@ from pipeline.space.generate import generate
 from rules.graph.channels_last import ChannelsLast
 from rules.schedule.auto_inline import AutoInline
 from rules.schedule.gpu_tensor_fetch import GpuTensorFetch, pieces
-from rules.schedule.gpu_tensor_operands import split_sum, with_casts
+from rules.schedule.gpu_tensor_operands import with_casts
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.gpu_tensor_tiling import GpuTensorTiling
 from rules.schedule.gpu_tensor_units import UNITS, GpuTensorUnits, units_for
@@ -49,8 +49,9 @@ def product(
 
 
 def tiled(graph: Graph, target: Target = A100, rule: GpuTensorTiling | None = None) -> Sketch:
-    """The first sketch of a task: no sum is cut."""
-    return generate(lowered(graph), [AutoInline(), rule or GpuTensorTiling()], target)[0]
+    """The one sketch of a task."""
+    (sketch,) = generate(lowered(graph), [AutoInline(), rule or GpuTensorTiling()], target)
+    return sketch
 
 
 def units_in(program: Program) -> set[str]:
@@ -232,15 +233,6 @@ def test_a_device_without_tensor_cores_has_no_units() -> None:
     assert units_for("float16", "float32", ("f16",), plain) is None
     found = units_for("float16", "float32", ("f16", "f16_k8"), A100)
     assert isinstance(found, GpuTensorUnits) and found in UNITS and found.depth == 16
-
-
-def test_a_long_sum_of_few_tiles_is_cut_in_parts() -> None:
-    graph = product(20, 12, 192)
-    whole, parts = generate(lowered(graph), [AutoInline(), GpuTensorTiling()], A100)
-    assert len(whole.program.body.body) == 1 and len(parts.program.body.body) > 1
-    keeps(lowered(graph), parts, 2)
-    assert len(generate(lowered(product(4096, 4096, 4096)), [AutoInline(), GpuTensorTiling()], A100)) == 1
-    assert split_sum(Sketch(lowered(product(40, 24, 100))), "contract2", GPU) is None
 
 
 def test_operands_are_converted_while_they_are_fetched() -> None:

@@ -18,6 +18,7 @@ from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
 from rules.schedule.streaming import large, streams
 
+FEW, ROWS = 16, 4  # rows of a register tile are a multiple of the second, unless there are fewer than the first
 AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 
 
@@ -55,7 +56,8 @@ class InnerProduct:
         sketch, wide = self._cut(sketch, vector, lanes, self.vectors * lanes, lanes)
         high: tuple[str, ...] = ()
         if rows is not None:
-            sketch, high = self._cut(sketch, rows, 1, self.rows, lanes)
+            few = rows.axes[0].extent.is_constant and rows.axes[0].extent.value < FEW
+            sketch, high = self._cut(sketch, rows, 1 if few else ROWS, self.rows, lanes)
         sums = [loop.axes[0].var for loop in summed]
         order = (*outer, *wide[:-1], *high[:-1], *sums, *high[-1:], wide[-1])
         sketch = sketch.apply(Reorder(order)) if len(order) > 1 else sketch

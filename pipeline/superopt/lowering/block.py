@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from pipeline.superopt.lowering.tile import (
     Value,
     aligned,
     cannot,
+    contiguous,
     in_tile,
     kept,
     never,
@@ -94,6 +95,7 @@ class BlockLowering:
     uses: list[int] = field(default_factory=list)
     depth: tuple[int, ...] = ()
     rescales: dict[int, str] = field(default_factory=dict)  # running maximum -> scratch of exp(before - now)
+    orders: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the dimensions of a tile in scratch
     pending: dict[int, Summed] = field(default_factory=dict)  # sums that only an accumulator wants
 
     def run(self) -> None:
@@ -174,16 +176,18 @@ class BlockLowering:
             if only is not None and only.inputs[0] == number and _continues(only.op, made.combine):
                 self.pending[number] = made
                 return Value(made.spatial, never)
-            value = self.tile(name, made.spatial, depth)
+            wanted = self.order(number, len(made.spatial))
+            found = self.found_order(node, wanted)
+            value = self.tile(name, made.spatial, depth, order=found)
             assert value.buffer is not None
-            place, first = in_tile(made.spatial), neutral(made.combine, DTYPE)
+            place, first = self.place(value), neutral(made.combine, DTYPE)
             begin: Const | None = first
             if any(dim.cut for dim in made.reduced):
                 # the sum begins anew in each iteration of a loop that cuts it, not only in the first one
                 into.append(nest(f"{name}_start", value.buffer, made.spatial, (), lambda s, _: first, place))
                 begin = None
             into.append(nest(name, value.buffer, made.spatial, made.reduced, made.read, place, made.combine, begin))
-            return value
+            return value if found == wanted else self.turned(value, name, depth, wanted, into)
         if not isinstance(node.op, Map) or self.inlined(number, node, readers, made):
             return made
         kind = dtype_of(made.read(origin(made.dims)))
@@ -192,7 +196,7 @@ class BlockLowering:
         value = self.in_place(number, made, kind) or self.tile(name, made.dims, depth, dtype=kind)
         assert value.buffer is not None
         into.append(
-            nest(name, value.buffer, made.dims, (), lambda s, _: rounded(made.read(s), kind), in_tile(made.dims))
+            nest(name, value.buffer, made.dims, (), lambda s, _: rounded(made.read(s), kind), self.place(value))
         )
         return value
 
@@ -226,17 +230,17 @@ class BlockLowering:
     def in_place(self, number: int, made: Value, kind: DType) -> Value | None:
         """The tile of an operand that nobody reads later, where it has the same dimensions and dtype."""
         at = tuple(Index(Var(f"l{d}"), Var(f"g{d}")) for d in range(len(made.dims)))
-        mine = in_tile(made.dims)(at)
         found = loads(made.read(at))
         for load in found:
             owner = next((i for i, value in enumerate(self.values) if value.buffer == load.buffer), None)
             if owner is None or self.values[owner].dims != made.dims or load.buffer.endswith("_acc"):
                 continue
+            mine = in_tile(made.dims, self.orders.get(load.buffer))(at)
             elsewhere = any(other.buffer == load.buffer and other.indices != mine for other in found)
             if elsewhere or self.depth[owner] != self.depth[number] or load.dtype != kind:
                 continue  # read at other places too, or again in the next iteration, or of another kind
             if not self.read_later(load.buffer, number):
-                return scratch_value(load.buffer, made.dims, load.dtype)
+                return scratch_value(load.buffer, made.dims, load.dtype, self.orders.get(load.buffer))
         return None
 
     def read_later(self, buffer: str, number: int) -> bool:
@@ -262,10 +266,68 @@ class BlockLowering:
         late = any(self.late[i] and self.depth[i] == depth for i in node.inputs)
         return 2 * len(self.block.loops) + 1 - depth if late else depth
 
-    def tile(self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "_tile", dtype: DType = DTYPE) -> Value:
+    def tile(
+        self, name: str, dims: tuple[Dim, ...], depth: int, suffix: str = "_tile", dtype: DType = DTYPE,
+        order: tuple[int, ...] | None = None,
+    ) -> Value:  # fmt: skip
         buffer = f"{name}{suffix}"
-        self.scratch[depth].append(Buffer(buffer, kept(dims), dtype, "shared"))
-        return scratch_value(buffer, dims, dtype)
+        if order is not None:
+            self.orders[buffer] = order
+        self.scratch[depth].append(Buffer(buffer, kept(dims, order), dtype, "shared"))
+        return scratch_value(buffer, dims, dtype, order)
+
+    def place(self, value: Value) -> Callable[[tuple[Index, ...]], tuple[Expr, ...]]:
+        """Where its elements lie in scratch."""
+        assert value.buffer is not None
+        return in_tile(value.dims, self.orders.get(value.buffer))
+
+    def found_order(self, node: BlockNode, wanted: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """The order in which a product is made: as it is wanted, or with the dimension last along which an operand lies
+        side by side in memory. The product is turned then, once, which its operand would be in each use."""
+        if not isinstance(node.op, Contract):
+            return wanted
+        inputs, _, result = node.op.subscripts.partition("->")
+        side_by_side = {
+            letter
+            for letters, i in zip(inputs.split(","), node.inputs, strict=True) if i < len(self.operands)
+            for dim, letter in enumerate(letters) if letter in result and contiguous(self.operands[i], dim)
+        }  # fmt: skip
+        last = wanted[-1] if wanted else len(result) - 1
+        if not side_by_side or not result or result[last] in side_by_side:
+            return wanted
+        own = max(result.index(letter) for letter in side_by_side)
+        return (*(d for d in range(len(result)) if d != own), own)
+
+    def turned(
+        self, value: Value, name: str, depth: int, order: tuple[int, ...] | None, into: list[Stmt]
+    ) -> Value:  # fmt: skip
+        made = self.tile(name, value.dims, depth, "_turned", order=order)
+        assert made.buffer is not None
+        into.append(nest(f"{name}_turn", made.buffer, value.dims, (), lambda s, _: value.read(s), self.place(made)))
+        return made
+
+    def order(self, number: int, rank: int) -> tuple[int, ...] | None:
+        """Of the dimensions of a product's tile, where another product reads it with lanes along one that is not the
+        last: that one goes to the end. None: as they are."""
+        readers = [
+            (position, node) for position, node in enumerate(self.block.nodes, len(self.block.inputs))
+            if number in node.inputs
+        ]  # fmt: skip
+        if len(readers) != 1:
+            return None
+        ((position, reader),) = readers
+        match reader.op:
+            case Contract(subscripts):
+                letters, _, result = subscripts.partition("->")
+                own = letters.split(",")[reader.inputs.index(number)]
+                if not result or result[-1] not in own or len(own) != rank:
+                    return None
+                last = own.index(result[-1])
+                return None if last == rank - 1 else (*(d for d in range(rank) if d != last), last)
+            case Map() | Accumulate() | RescaledSum():
+                return self.order(position, rank)
+            case _:
+                return None
 
     # ------------------------------------------------------------------ accumulators
 
@@ -288,9 +350,9 @@ class BlockLowering:
         # of a dimension that its own loops cut, each place in the tile has an element of the accumulator
         dims = tuple(Dim(dim.extent, None, dim.extent) if own & set(dim.cut) else dim for dim in given)
         over = frozenset(self.cuts.loop_var(loop) for loop in own)
-        value = self.tile(name, dims, op.level, "_acc")
+        value = self.tile(name, dims, op.level, "_acc", order=self.order(number, len(dims)))
         assert value.buffer is not None
-        buffer, store = value.buffer, in_tile(dims)
+        buffer, store = value.buffer, self.place(value)
         start: Const = LOWEST if isinstance(op, Running) and combine == "max" else neutral(combine, DTYPE)
         self.before[op.level].append(nest(f"{name}_start", buffer, dims, (), lambda s, _: start, store))
         if isinstance(op, RescaledSum):

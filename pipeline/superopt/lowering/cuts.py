@@ -24,7 +24,8 @@ from pipeline.superopt.mugraph.graph import (
 )
 
 LARGEST_TILE = 512  # elements of a tile along one axis
-LARGEST_REGISTER_ROWS = 12
+LARGEST_REGISTER_ROWS, REGISTER_ROWS = 12, 4  # the most rows of a register tile; they are a multiple of the second
+FEW = 16  # rows; where there are fewer, any number will do
 LARGEST_BLOCK = 8  # register tiles of a block of rows
 TENSOR_TILE = 16  # rows, columns or summands of a tensor core's product
 
@@ -144,7 +145,7 @@ class Cuts:
         for axis in self.block.grid:
             axes = (axis.name,)
             cut = axis.extent is None and found.get(axes, 1) > 1 and not self.is_batch(axis.name)
-            if cut and self.register(axes, found[axes], lanes)[0] == 1:
+            if cut and self.register(axes, found[axes], lanes)[0] < lanes:
                 return axes
         return None
 
@@ -165,22 +166,19 @@ class Cuts:
         self.tiles[axes] = (product(factors[-2:]) * unit, extent)
 
     def is_batch(self, axis: str) -> bool:
-        """Does the grid axis run through both operands of every product (through every input, where there is none)?
-        Then nothing is read twice for it, and a tile has one element of it."""
+        """Does the grid axis run through both operands of a product, or through every input? Then that product shares
+        nothing between its elements, and a tile has one of them."""
         names = [known.name for known in self.block.grid]
         if axis not in names:
             return False
         number = names.index(axis)
         varies = [tile.imap[number] is not None for tile in self.block.inputs]
-        products = 0
+        batch = False
         for node in self.block.nodes:
             operands = [varies[i] for i in node.inputs]
-            if isinstance(node.op, Contract):
-                products += 1
-                if not all(operands):
-                    return False
+            batch |= isinstance(node.op, Contract) and all(operands)
             varies.append(any(operands))
-        return products > 0 or all(varies[: len(self.block.inputs)])
+        return batch or all(varies[: len(self.block.inputs)])
 
     def register(self, axes: tuple[str, ...], extent: int, lanes: int) -> tuple[int, int]:
         """What a register tile of the axis is a multiple of, and the most of it: vectors where neighbours in memory
@@ -193,7 +191,9 @@ class Cuts:
             for dim in range(len(tensor.dims)):
                 if self.axes_of(tile.imap, tile.fmap, dim) == axes and contiguous(tensor, dim):
                     return lanes, 4 * lanes
-        return (lanes, 4 * lanes) if self.ends_product(axes) else (1, LARGEST_REGISTER_ROWS)
+        if self.ends_product(axes):
+            return lanes, 4 * lanes
+        return (1 if extent < FEW else REGISTER_ROWS), LARGEST_REGISTER_ROWS
 
     def ends_product(self, axes: tuple[str, ...]) -> bool:
         """Is the dimension that the axes cut the last one of a product of two inputs?"""

@@ -89,8 +89,11 @@ def whole_value(tensor: Tensor) -> Value:
     return Value(dims, lambda at: tensor.read(tuple(i.whole for i in at)))
 
 
-def scratch_value(buffer: str, dims: tuple[Dim, ...], dtype: DType = DTYPE) -> Value:
-    place = in_tile(dims)
+def scratch_value(
+    buffer: str, dims: tuple[Dim, ...], dtype: DType = DTYPE, order: Sequence[int] | None = None
+) -> Value:
+    """order: of the dimensions in scratch, outermost first"""
+    place = in_tile(dims, order)
     return Value(dims, lambda at: widened(Load(buffer, place(at), dtype)), buffer)
 
 
@@ -154,14 +157,17 @@ def contiguous(tensor: Tensor, dim: int) -> bool:
     return last is not None and last.coefficient(f"d{dim}") == Poly.of(1)
 
 
-def kept(dims: tuple[Dim, ...]) -> tuple[Poly, ...]:
+def kept(dims: tuple[Dim, ...], order: Sequence[int] | None = None) -> tuple[Poly, ...]:
     """The shape of a tile in scratch: dimensions of one element are left out."""
-    return tuple(dim.extent for dim in dims if dim.extent != Poly.of(1))
+    return tuple(dims[d].extent for d in order or range(len(dims)) if dims[d].extent != Poly.of(1))
 
 
-def in_tile(dims: tuple[Dim, ...]) -> Callable[[tuple[Index, ...]], tuple[Expr, ...]]:
+def in_tile(
+    dims: tuple[Dim, ...], order: Sequence[int] | None = None
+) -> Callable[[tuple[Index, ...]], tuple[Expr, ...]]:
     """Where an element of a tile lies in scratch."""
-    return lambda at: tuple(i.local for i, dim in zip(at, dims, strict=True) if dim.extent != Poly.of(1))
+    there = [d for d in order or range(len(dims)) if dims[d].extent != Poly.of(1)]
+    return lambda at: tuple(at[d].local for d in there)
 
 
 def same(at: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -15,7 +15,7 @@ from pipeline.errors import CheckError, CodegenError
 from pipeline.ir.algebra import FloatAlgebra
 from pipeline.ir.graph import Shape
 from pipeline.ir.interpret import interpret
-from pipeline.ir.program import Loop, walk
+from pipeline.ir.program import Alloc, Loop, walk
 from pipeline.search.candidates import SketchSpace
 from pipeline.superopt.lowering.lower import lower_mugraph
 from pipeline.superopt.mugraph.builder import Extents, Handle, KernelBuilder, MuGraphBuilder, Together
@@ -355,3 +355,42 @@ def test_a_sum_that_its_accumulator_took_over_is_asked_by_nobody_what_it_reads()
         out = k.store(product * k.fold("sum", total, axis=1), omap={"i": 0})
     inputs = {"x": (5, 6), "w": (6, 7), "bias": (5, 7), "v": (7, 4)}
     assert_kept(with_extents(b.finish(out), {"i": 5, "k": 2}), inputs, rules=True)
+
+
+def projected_attention(
+    tokens: int = 20, hidden: int = 24, heads: int = 2, dim: int = 16
+) -> tuple[MuGraph, dict[str, Shape]]:  # fmt: skip
+    """softmax((x Wq)(x Wk)ᵀ)(x Wv), a head at a time: what the projections make, further products read."""
+    b = MuGraphBuilder()
+    x, wq, wk, wv = b.input("x", 2), b.input("wq", 3), b.input("wk", 3), b.input("wv", 3)
+    with b.kernel(grid={"i": None, "h": None}) as g:
+        rows, every = g.load(x, imap={"i": 0}), g.load(x)
+        q, k, v = (g.load(w, imap={"h": 0}) for w in (wq, wk, wv))
+        keys, values = g.contract("hcd,jc->hdj", k, every), g.contract("hcd,jc->hdj", v, every)
+        scores = g.contract("hid,hdj->hij", g.contract("ic,hcd->hid", rows, q), keys)
+        p = g.exp(scores - g.fold("max", scores, axis=-1))
+        y = g.contract("hij,hdj->hid", p, values) / g.fold("sum", p, axis=-1)
+        out = g.store(y, omap={"h": 0, "i": 1})
+    shapes_ = {"x": (tokens, hidden), **dict.fromkeys(("wq", "wk", "wv"), (heads, hidden, dim))}
+    return b.finish(out), shapes_
+
+
+def test_a_product_that_another_one_reads_lies_as_that_reads_it() -> None:
+    """Lanes run along the width of a head in the second product: its operand is made with that dimension last."""
+    graph, inputs = projected_attention()
+    sketch = lowered(graph, inputs, {"i": 1, "h": 2})
+    allocated = {stmt.buffer.name: stmt.buffer for stmt in walk(sketch.program.body) if isinstance(stmt, Alloc)}
+    turned = [name for name in allocated if name.endswith("_turned")]
+    assert len(turned) == 1  # the keys: made along the width of a head, read along the keys
+    assert [n.value for n in allocated[turned[0]].shape] == [16, 20]
+    made = allocated[turned[0].replace("_turned", "_tile")]
+    assert [n.value for n in made.shape] == [20, 16]
+    values = [one for name, one in allocated.items() if one.shape == made.shape and name != made.name]
+    assert len(values) == 1  # made as they are read
+
+
+@pytest.mark.parametrize("sizes", [(20, 24, 2, 16), (1, 3, 1, 1), (17, 5, 3, 33), (33, 16, 2, 7)])
+def test_projections_and_attention_in_one_kernel_keep_their_meaning(sizes: tuple[int, ...]) -> None:
+    graph, inputs = projected_attention(*sizes)
+    parts = next(n for n in (3, 2, 1) if sizes[0] % n == 0)
+    assert_kept(with_extents(graph, {"i": parts, "h": sizes[2]}), inputs, rules=True, compiled=True, seed=1)

@@ -8,6 +8,7 @@ from pipeline.codegen.cuda.compile import HEADERS, compile_source
 from pipeline.codegen.cuda.cpp import identifier
 from pipeline.codegen.cuda.emit_region import Function, emit_region
 from pipeline.codegen.cuda.kernel import CudaKernel, CudaSource
+from pipeline.codegen.cuda.single_iterations import without_single_iterations
 from pipeline.codegen.kernel import Argument
 from pipeline.errors import CodegenError
 from pipeline.ir.program import Buffer, Program, Seq
@@ -48,7 +49,7 @@ def _functions(regions: Seq, name: str, program: Program, gpu: Gpu) -> list[Func
     found = []
     for number, region in enumerate(regions.body):
         symbol = name if len(regions.body) == 1 else f"{name}_{number}"
-        function = emit_region(region, symbol, buffers, gpu)
+        function = emit_region(without_single_iterations(region), symbol, buffers, gpu)
         if function is not None:
             found.append(function)
     return found

@@ -131,12 +131,16 @@ def literal(value: int | float | bool, dtype: DType) -> Cpp:
 
 @dataclass(slots=True)
 class Names:
-    """Identifiers of one scope: the names of the program as far as C++ allows, each used once."""
+    """Identifiers of one scope: the names of the program as far as C++ allows, each used once.
+
+    stem    what all names have in them and none needs: "product" turns "product_left" into "left"
+    """
 
     taken: set[str] = field(default_factory=lambda: set(KEYWORDS))
+    stem: str = ""
 
     def new(self, wanted: str) -> str:
-        plain = identifier(wanted)
+        plain = identifier(wanted.replace(f"{self.stem}_", "") if self.stem else wanted)
         name, number = plain, 1
         while name in self.taken:
             name, number = f"{plain}_{number}", number + 1

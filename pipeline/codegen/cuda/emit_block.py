@@ -51,7 +51,8 @@ class BlockEmitter(ValueEmitter):
         """Declares the iteration variables and returns the tests that are not proven; None where one never holds."""
         block = self.settled(block)
         self.bindings = {it.var: it.binding for it in block.iters}
-        open_: list[Expr] = []
+        over_loops: list[Expr] = []
+        own: list[Expr] = []
         for it in block.iters:
             low, high = self.bounds(it.binding)
             extent = it.extent.value
@@ -60,9 +61,13 @@ class BlockEmitter(ValueEmitter):
             ranges = {**self.facts.ranges, it.var: (max(low, 0), min(high, extent - 1))}
             self.facts = Facts(ranges, self.facts.sums)
             if low < 0:
-                open_.append(Op("ge", (Var(it.var), Const(0)), "bool"))
+                over_loops.append(Op("ge", (it.binding, Const(0)), "bool"))
+                own.append(Op("ge", (Var(it.var), Const(0)), "bool"))
             if high >= extent:
-                open_.append(Op("lt", (Var(it.var), Const(extent)), "bool"))
+                over_loops.append(Op("lt", (it.binding, Const(extent)), "bool"))
+                own.append(Op("lt", (Var(it.var), Const(extent)), "bool"))
+        kept = {id(condition) for condition in self.needed(over_loops)}
+        open_ = [mine for over, mine in zip(over_loops, own, strict=True) if id(over) in kept]
         uses = Counter(node.name for expr in (*block.indices, block.value, *open_) for node in walk(expr)
                        if isinstance(node, Var))  # fmt: skip
         tests: list[Cpp] = []
@@ -86,6 +91,19 @@ class BlockEmitter(ValueEmitter):
                 tests.append(self.value(condition))
             self.learn(condition)
         return tests
+
+    def needed(self, conditions: list[Expr]) -> list[Expr]:
+        """Without those that the others imply."""
+        kept = list(conditions)
+        for condition in conditions:
+            others = [other for other in kept if other is not condition]
+            if others and len(others) < len(kept):
+                with self.assuming(self.facts):
+                    for other in others:
+                        self.learn(other)
+                    if self.decide(condition):
+                        kept = others
+        return kept
 
     def store(self, block: Block) -> None:
         """buffer[indices] = value, or combine."""

@@ -63,6 +63,7 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
         emitter.places[name] = place
         kind = "MS_INOUT" if reads and writes else "MS_OUT" if writes else "MS_IN"
         parameters.append(f"{kind}({MEMORY[place.buffer.dtype]}) {place.name}")
+    emitter.names.stem = _stem(region)
     for buffer in shared_buffers(body):
         place = Place(buffer, emitter.names.new(buffer.name))
         emitter.places[buffer.name] = place
@@ -109,6 +110,14 @@ def _inside_x(body: Stmt, wanted: Loop) -> bool:
         isinstance(stmt, Loop) and stmt.kind == "threadIdx.x" and any(inner is wanted for inner in walk(stmt))
         for stmt in walk(body)
     )
+
+
+def _stem(region: Stmt) -> str:
+    """The name of a block that is in the names of all loops and allocated buffers of a region."""
+    names = [axis.var for stmt in walk(region) if isinstance(stmt, Loop) for axis in stmt.axes]
+    names += [stmt.buffer.name for stmt in walk(region) if isinstance(stmt, Alloc)]
+    stems = (stmt.name for stmt in walk(region) if isinstance(stmt, Block))
+    return min((stem for stem in stems if all(f"{stem}_" in name for name in names)), key=len, default="")
 
 
 def _arguments(region: Stmt, buffers: Mapping[str, Buffer]) -> dict[str, tuple[bool, bool]]:

@@ -168,7 +168,8 @@ class VectorEmitter(BlockEmitter):
                 return None
             if known is None:
                 found.append((condition, condition))
-        return found
+        kept = {id(over) for over in self.needed([over for over, _ in found])}
+        return [pair for pair in found if id(pair[0]) in kept]
 
     def enter_lanes(self, lanes: Lanes, block: Block, first: Block, tests: list[Expr]) -> None:
         """Declares the iteration variables that are the same in all lanes and used again."""

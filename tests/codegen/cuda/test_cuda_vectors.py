@@ -167,3 +167,24 @@ program turn():
     assert ("ms::swizzled<32, 4>" in source(program)) == (place == "swizzled")
     x = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
     np.testing.assert_array_equal(run_on_host(program, {"x": x}, compiled=True)["y"], x.T)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+def test_only_conditions_that_others_imply_are_left_out() -> None:
+    program = from_text("""
+program tails():
+    input x: float32[10, 7]
+    output y: float32[10, 7]
+    body:
+        for b in blockIdx.x(2):
+            for i, j in threadIdx.x(8, 8):
+                block copy:
+                    spatial r in range(10) = b*8 + i
+                    spatial c in range(7) = j
+                    spatial d in range(9) = j
+                    y[r, c] = x[r, c]
+""")
+    text = source(program)
+    assert "r < 10 && j < 7" in text and "< 9" not in text
+    x = np.random.default_rng(0).standard_normal((10, 7)).astype(np.float32)
+    np.testing.assert_array_equal(run_on_host(program, {"x": x})["y"], x)

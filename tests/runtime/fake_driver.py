@@ -22,16 +22,18 @@ OK = Status("CUDA_SUCCESS")
 
 
 class FakeDriver:
-    """planted   status by function's name, in place of success
+    """planted     status by function's name, in place of success
     capability  of the one device
+    launch      what a launch does, given the function's name and the address of its arguments; by default nothing
     """
 
     def __init__(
         self, planted: dict[str, str] | None = None, *, capability: tuple[int, int] = (8, 0), version: int = 13000,
-        count: int = 1,
+        count: int = 1, launch: Callable[[FakeDriver, str, int], None] | None = None,
     ) -> None:  # fmt: skip
         self.planted = planted or {}
         self.capability, self.version, self.count = capability, version, count
+        self._launch = launch
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.memory: dict[int, bytearray] = {}
         self._next = 1 << 20
@@ -54,6 +56,15 @@ class FakeDriver:
     def names(self, *wanted: str) -> list[str]:
         """The functions that were called, in order; only those wanted where some are named."""
         return [name for name, _ in self.calls if not wanted or name in wanted]
+
+    def pointers(self, arguments: int, count: int) -> list[int]:
+        """The pointers that a launch is given."""
+        places = (ctypes.c_uint64 * count).from_address(arguments)
+        return [ctypes.c_uint64.from_address(place).value for place in places]
+
+    def view(self, address: int, count: int) -> np.ndarray:
+        """Floats in the memory of the device."""
+        return self._bytes(address, 4 * count).view(np.float32)
 
     def _answer(self, name: str, given: tuple[Any, ...]) -> tuple[Any, ...]:
         match name:
@@ -82,6 +93,13 @@ class FakeDriver:
                 return ()
             case "cuMemcpyDtoDAsync":
                 self._bytes(given[0], given[2])[:] = self._bytes(given[1], given[2])
+                return ()
+            case "cuLaunchKernel":
+                if self._launch is not None:
+                    self._launch(self, given[0], given[9])
+                return ()
+            case "cuMemsetD8Async":
+                self._bytes(given[0], given[2])[:] = given[1]
                 return ()
             case "cuModuleLoadData" | "cuStreamEndCapture" | "cuStreamCreate" | "cuEventCreate":
                 self._next += 1

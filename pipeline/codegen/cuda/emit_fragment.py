@@ -15,6 +15,7 @@ from pipeline.codegen.cuda.fragment_layout import LANE, LANES, Layout
 from pipeline.codegen.cuda.scalar import scalar, stored
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import Expr, Load, affine, map_children, substitute
+from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Buffer, Stmt, map_block_exprs
 from pipeline.ir.program_bounds import Facts
@@ -146,7 +147,7 @@ class FragmentEmitter(Emitter):
     def packed(self, blocks: Sequence[Block]) -> None:
         """The elements of one register of a fragment, each of which one of the blocks stores."""
         place, bindings = self.places[blocks[0].buffer], self.bindings
-        layout, dtype = self.layouts[place.buffer.name], place.buffer.dtype
+        dtype = place.buffer.dtype
         values: list[Cpp] = []
         target = ""
         for block in blocks:
@@ -160,13 +161,15 @@ class FragmentEmitter(Emitter):
                 if tests:
                     test = Cpp(" && ".join(test.at(AND) for test in tests), "bool", AND)
                     value = choice(test, converted(value, VALUE[dtype]), old, VALUE[dtype])
-                values.append(value if dtype in HALVES else stored(value, dtype))
-        if layout.per == 1:
-            word = call("ms::to_tf32", values, "unsigned")
-        else:
-            word = call(f"ms::pack<{MEMORY[dtype]}>" if dtype in HALVES else "ms::pack", values, "unsigned")
-        self.lines.add(f"{target} = {word};")
+                values.append(value)
+        self.lines.add(f"{target} = {self.word(values, dtype)};")
         self.bindings = bindings
+
+    def word(self, values: list[Cpp], dtype: DType) -> Cpp:
+        """One register that holds all the values."""
+        if dtype in HALVES:
+            return call(f"ms::pack<{MEMORY[dtype]}>", values, "unsigned")
+        return call("ms::pack" if len(values) > 1 else "ms::to_tf32", [stored(v, dtype) for v in values], "unsigned")
 
     def complete(self, block: Block, variables: tuple[str, ...], extents: tuple[int, ...]) -> bool:
         """Is it proven that a block runs at all places of its nest?"""

@@ -11,7 +11,7 @@ from pipeline.codegen.cuda.emit import Emitter
 from pipeline.codegen.cuda.emit_block import rounded_once
 from pipeline.codegen.cuda.emit_fragment import neighbours
 from pipeline.codegen.cuda.emit_state import Place
-from pipeline.codegen.cuda.emit_warp_reduce import ReduceEmitter
+from pipeline.codegen.cuda.emit_warp_product import ProductEmitter
 from pipeline.codegen.cuda.fragment_layout import GROUP, LANE, Layout, unit_of
 from pipeline.codegen.cuda.scalar import stored
 from pipeline.errors import CodegenError
@@ -25,7 +25,7 @@ PAIR = 2  # neighbouring columns of an accumulator that a lane holds
 
 
 @dataclass(slots=True)
-class WarpEmitter(ReduceEmitter):
+class WarpEmitter(ProductEmitter):
     """Units.
 
     handed   arrays through which the lanes of a warp hand values to one another in the nest at hand
@@ -104,22 +104,6 @@ class WarpEmitter(ReduceEmitter):
         """Lanes wait for one another where one may touch what another wrote into memory in the same nest."""
         if any(not self.places[name].private for name in (reads_of(block) | {block.buffer}) & self.handed):
             self.lines.add("ms::sync_warp();")
-
-    def product(self, unit: str, found: UnitMatch) -> None:
-        if not self.complete(found.block, found.variables, INTRINSICS[unit].extents):
-            raise CodegenError(f"conditions may leave out points of {unit}", where=f"block {found.block.name}",
-                               why="Tensor cores compute whole tiles",
-                               todo="Fill the tiles that factors are loaded from, and give the block the indices of "
-                               "its tiles alone")  # fmt: skip
-        bindings, self.bindings = self.bindings, {it.var: it.binding for it in self.settled(found.block).iters}
-        where = {var: Const(0) for var in found.variables}
-        tiles = []
-        for name in ("C", "A", "B"):
-            operand = found.operands[name]
-            indices = tuple(substitute(self.over_loops(index), {**self.known, **where}) for index in operand.indices)
-            tiles.append(self.tile(self.places[operand.buffer], indices))
-        self.bindings = bindings
-        self.lines.add(f"ms::{unit.replace('.', '_')}({', '.join(tiles)});")
 
     # Elementwise
 
@@ -257,7 +241,7 @@ def handed_over(nest: Stmt) -> frozenset[str]:
     written: set[str] = set()
     for block in (stmt for stmt in walk(nest) if isinstance(stmt, Block)):
         written.add(block.buffer)
-        for name in reads_of(block) | {block.buffer}:
+        for name in (*reads_of(block), block.buffer):  # twice, where it reads what it writes
             touched[name] = touched.get(name, 0) + 1
     own = {stmt.buffer.name for stmt in walk(nest) if isinstance(stmt, Alloc)}
     return frozenset(name for name in written - own if touched[name] > 1)

@@ -198,6 +198,8 @@ def fragment_layouts(region: Stmt, others: Mapping[str, Buffer]) -> dict[str, La
                                    todo="Give each of them a fragment of its own")  # fmt: skip
     for name, unit in tiles:
         found.setdefault(name, (Layout("accumulator", fragments[name].dtype), unit))
+    for name in fragments.keys() - found.keys():
+        found[name] = Layout("one", fragments[name].dtype), "codegen.cuda"  # what no unit spreads over lanes
     for name, (layout, unit) in found.items():
         shape = tuple(extent.value for extent in fragments[name].shape)
         if shape[len(shape) - len(layout.shape) :] != layout.shape:

@@ -184,10 +184,35 @@ def test_units_that_are_none_are_refused(old: str, new: str, why: str) -> None:
         emit_kernel(from_text(text.replace(old, new)), gpu_target())
 
 
-def test_a_product_of_which_points_may_be_left_out_is_refused() -> None:
-    text = to_text(GEMM).replace("reduce vq in range(16) = q3", "reduce vq in range(15) = q3")
-    with pytest.raises(CodegenError, match=r"conditions may leave out points of mma.m16n8k16.*Fill the tiles"):
-        emit_kernel(from_text(text), gpu_target())
+def clipped(*iterations: str) -> Program:
+    """The product whose block has further iterations, that clip it."""
+    text = to_text(GEMM)
+    last = re.search(r"^( *)reduce vq in range\(16\) = q3\n", text, re.MULTILINE)
+    assert last is not None
+    return from_text(text[: last.end()] + "".join(f"{last[1]}{it}\n" for it in iterations) + text[last.end() :])
+
+
+ROW = "spatial ci in range(90) = bi*32 + wi1*16 + m2*16 + i2"
+COLUMN = "spatial cj in range(91) = bj*32 + wj1*16 + n2*8 + j2"
+TERM = "reduce ck in range(53) = k0*32 + k1*16 + q3"
+TILE = "reduce ct in range(3) = k0*2 + k1"
+
+
+@runs
+def test_points_of_a_product_that_conditions_leave_out_are_left_out() -> None:
+    agrees(clipped(ROW, COLUMN, TERM, TILE), tolerance=1e-3)
+    source = joined(emitted(clipped(ROW, TERM, TILE)))
+    assert "if (k0 * 2 + k1 < 3) {" in source
+    assert "Af_kept[0] = ms::pack<ms::f16>(k0 * 32 + k1 * 16 + lane % 4 * 2 < 53 ? " in source
+    assert "ms::mma_m16n8k16_f16f16f32(total, Af_kept, Bf_kept);" in source
+    assert "if (bi * 32 + lane / 4 + wi1 * 16 < 90) Cf[0][n2][0] = total[0];" in source
+
+
+def test_conditions_on_single_terms_of_single_elements_are_refused() -> None:
+    with pytest.raises(
+        CodegenError, match=r"a condition leaves out single terms of mma.m16n8k16.*Fill what its factors"
+    ):
+        emit_kernel(clipped("reduce ck in range(20) = i2 + q3"), gpu_target())
 
 
 CONVERSION = """

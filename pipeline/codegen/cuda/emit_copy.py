@@ -9,7 +9,7 @@ from pipeline.codegen.cuda.cpp import Cpp
 from pipeline.codegen.cuda.emit_state import Place, moved
 from pipeline.codegen.cuda.emit_vector import Plan, VectorEmitter, Wide
 from pipeline.codegen.cuda.lanes import Lanes
-from pipeline.codegen.cuda.pipelines import Pipelined, stage_elements
+from pipeline.codegen.cuda.pipelines import Pipelined
 from pipeline.ir.expr import Const, Expr, Load, Op
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Stmt
@@ -43,7 +43,7 @@ class CopyEmitter(VectorEmitter):
         ahead = stages - 1
         if any(id(copy) in self.meetings for copy in parts.copies):
             self.lines.add("ms::sync();")
-        names = ", ".join(buffer.name for buffer in parts.buffers)
+        names = ", ".join(self.places[buffer.name].name for buffer, _ in parts.buffers)
         self.lines.note(f"{stages} stages of {names}: filled {ahead} ahead of the iteration that reads them")
         with self.scope():
             taken = set(self.names.taken)
@@ -86,10 +86,8 @@ class CopyEmitter(VectorEmitter):
 
     def staged(self, parts: Pipelined, stage: Cpp) -> dict[str, Place]:
         return {
-            buffer.name: moved(
-                self.places[buffer.name], "" if stage.text == "0" else f"{stage} * {stage_elements(buffer)}"
-            )
-            for buffer in parts.buffers
+            buffer.name: moved(self.places[buffer.name], "" if stage.text == "0" else f"{stage} * {elements}")
+            for buffer, elements in parts.buffers
         }
 
     def copies(self, parts: Pipelined, stage: Cpp) -> None:

@@ -9,17 +9,19 @@ from dataclasses import dataclass
 from pipeline.codegen.cuda.barriers import barriers
 from pipeline.codegen.cuda.cpp import MEMORY, Cpp, Lines, Names
 from pipeline.codegen.cuda.emit import WARP
+from pipeline.codegen.cuda.emit_copy import ASYNC_CAPABILITY
 from pipeline.codegen.cuda.emit_state import Place, Threads
 from pipeline.codegen.cuda.emit_warp import WarpEmitter
 from pipeline.codegen.cuda.fragment_layout import fragment_layouts
 from pipeline.codegen.cuda.kernel import Launch
-from pipeline.codegen.cuda.pipelines import pipelines, stage_elements
-from pipeline.codegen.cuda.shared_memory import plan_shared, shared_buffers
+from pipeline.codegen.cuda.pipelines import pipelines
+from pipeline.codegen.cuda.shared_memory import ALIGNMENTS, plan_shared, shared_buffers
 from pipeline.errors import CodegenError
 from pipeline.ir.lockstep import GRID, THREADS, thread_extents
 from pipeline.ir.program import Alloc, Block, Buffer, Loop, Stmt, block_loads, walk
 from pipeline.ir.target import Gpu
 
+STAGES = {True: 16, False: 2}  # of a pipeline at most: more help only where copies are asynchronous
 GRID_LIMITS = {"x": (1 << 31) - 1, "y": 65535, "z": 65535}
 
 
@@ -47,9 +49,12 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
     if threads.count > gpu.threads_per_block:
         raise CodegenError(f"{threads.count} threads in a block", where=symbol,
                            why=f"{gpu.arch} has at most {gpu.threads_per_block}")  # fmt: skip
-    pipelined = pipelines(body)
-    stages = {buffer.name: parts.stages for parts in pipelined.values() for buffer in parts.buffers}
-    ranges, shared_bytes = plan_shared(body, stages)
+    for alignment in ALIGNMENTS:
+        pipelined = pipelines(body, most=STAGES[gpu.capability >= ASYNC_CAPABILITY], alignment=alignment)
+        staged = {buffer.name: step * parts.stages for parts in pipelined.values() for buffer, step in parts.buffers}
+        ranges, shared_bytes = plan_shared(body, staged, alignment)
+        if shared_bytes <= gpu.shared_per_block:
+            break
     if shared_bytes > gpu.shared_per_block:
         raise CodegenError(f"{shared_bytes} bytes of shared memory in a block", where=symbol,
                            why=f"{gpu.arch} has at most {gpu.shared_per_block}")  # fmt: skip
@@ -67,7 +72,7 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
     for buffer in shared_buffers(body):
         place = Place(buffer, emitter.names.new(buffer.name))
         emitter.places[buffer.name] = place
-        count = stage_elements(buffer) * stages[buffer.name] if buffer.name in stages else place.count
+        count = staged.get(buffer.name, place.count)
         emitter.lines.add(f"MS_SHARED({MEMORY[buffer.dtype]}, {place.name}, {ranges[buffer.name][0]}, {count});")
     sizes = _grid(grid, emitter)
     head, emitter.lines.text = emitter.lines.text, []

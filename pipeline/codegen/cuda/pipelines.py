@@ -10,63 +10,58 @@ from pipeline.codegen.cuda.emit_state import Place
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Loop, Seq, Stmt, block_loads, sequence, walk
 
-STAGE_ALIGNMENT = 128  # bytes
-
 
 @dataclass(frozen=True, slots=True)
 class Pipelined:
     """A serial loop taken apart.
 
     stages   copies of each of the buffers; at most as many as there are iterations
-    buffers  the shared buffers that are filled ahead
+    buffers  the shared buffers that are filled ahead, each with the elements from one stage to the next
     copies   the nests that fill them, with which an iteration begins
     rest     what is left of an iteration
     """
 
     loop: Loop
     stages: int
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[tuple[Buffer, int], ...]
     copies: tuple[Stmt, ...]
     rest: Stmt
 
 
-def stage_elements(buffer: Buffer) -> int:
-    """Elements from one stage of the buffer to the next."""
-    place = Place(buffer, buffer.name)
-    size = place.count * place.item
-    return -(-size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT // place.item
+def pipelines(stmt: Stmt, *, most: int, alignment: int) -> dict[int, Pipelined]:
+    """The loops of a block of the grid that can run so, by id. The others are plain loops.
+
+    most       stages there may be, whatever is asked for
+    alignment  bytes of which the beginning of each stage is a multiple
+    """
+    return {id(found.loop): found for found in _find(stmt, most, alignment)}
 
 
-def pipelines(stmt: Stmt) -> dict[int, Pipelined]:
-    """The loops of a block of the grid that can run so, by id. The others are plain loops."""
-    return {id(found.loop): found for found in _find(stmt)}
-
-
-def _find(stmt: Stmt) -> Iterator[Pipelined]:
+def _find(stmt: Stmt, most: int, alignment: int) -> Iterator[Pipelined]:
     match stmt:
         case Block():
             return
         case Seq(body):
             for child in body:
-                yield from _find(child)
+                yield from _find(child, most, alignment)
         case Alloc(_, body):
-            yield from _find(body)
+            yield from _find(body, most, alignment)
         case Loop(_, body, kind):
             if kind in THREADS:
                 return
-            found = _taken_apart(stmt)
+            found = _taken_apart(stmt, most, alignment)
             if found is not None:
                 yield found
-            yield from _find(body if found is None else found.rest)
+            yield from _find(body if found is None else found.rest, most, alignment)
         case _:
             assert_never(stmt)
 
 
-def _taken_apart(loop: Loop) -> Pipelined | None:
+def _taken_apart(loop: Loop, most: int, alignment: int) -> Pipelined | None:
     wanted = loop.annotation("software_pipeline")
     if not isinstance(wanted, int) or len(loop.axes) != 1:
         return None
-    stages = min(wanted, loop.axes[0].extent.value)
+    stages = min(wanted, most, loop.axes[0].extent.value)
     if stages < 2:
         return None
     shared: dict[str, Buffer] = {}
@@ -93,7 +88,13 @@ def _taken_apart(loop: Loop) -> Pipelined | None:
     left: Stmt = sequence(rest) if len(rest) != 1 else rest[0]
     for buffer in reversed((*private, *(b for b in shared.values() if b.name not in filled))):
         left = Alloc(buffer, left)
-    return Pipelined(loop, stages, tuple(b for b in shared.values() if b.name in filled), tuple(copies), left)
+    buffers = tuple((b, _stage_elements(b, alignment)) for b in shared.values() if b.name in filled)
+    return Pipelined(loop, stages, buffers, tuple(copies), left)
+
+
+def _stage_elements(buffer: Buffer, alignment: int) -> int:
+    place = Place(buffer, buffer.name)
+    return -(-place.count * place.item // alignment) * alignment // place.item
 
 
 def _copies(stmt: Stmt, shared: dict[str, Buffer], written: frozenset[str]) -> bool:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from pipeline.codegen.cuda.emit_state import Place
-from pipeline.codegen.cuda.pipelines import stage_elements
 from pipeline.codegen.memory import Lifetime, plan_memory
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import Alloc, Block, Buffer, Loop, Seq, Stmt
 
-ALIGNMENT = 128  # bytes: a row of all banks, and more than the widest access
+ALIGNMENTS = (128, 16)  # bytes: a row of all banks, so that swizzles work; where there is no room, the widest access
 
 
 def shared_buffers(stmt: Stmt) -> list[Buffer]:
@@ -29,10 +28,10 @@ def shared_buffers(stmt: Stmt) -> list[Buffer]:
             assert_never(stmt)
 
 
-def plan_shared(region: Stmt, copies: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], int]:
+def plan_shared(region: Stmt, elements: Mapping[str, int], alignment: int) -> tuple[dict[str, tuple[int, int]], int]:
     """The first byte of each shared buffer and the one after its last, and the bytes of all.
 
-    copies   how many of a buffer there are, one after another, where a pipeline fills one while another is read
+    elements   of the buffers of which a pipeline fills one stage while another is read: of all stages together
     """
     lifetimes: list[Lifetime] = []
     time = 0
@@ -54,14 +53,12 @@ def plan_shared(region: Stmt, copies: Mapping[str, int]) -> tuple[dict[str, tupl
                 visit(body)
                 if buffer.scope == "shared":
                     place = Place(buffer, buffer.name)
-                    size = place.count * place.item
-                    if buffer.name in copies:
-                        size = stage_elements(buffer) * place.item * copies[buffer.name]
+                    size = elements.get(buffer.name, place.count) * place.item
                     lifetimes.append(Lifetime(buffer.name, size, first, time))
             case _:
                 assert_never(stmt)
 
     visit(region)
-    plan = plan_memory(lifetimes, ALIGNMENT)
+    plan = plan_memory(lifetimes, alignment)
     places = {item.name: (plan.offsets[item.name], plan.offsets[item.name] + item.nbytes) for item in lifetimes}
     return places, plan.total

@@ -26,7 +26,7 @@ def staged(stages: int, text: str = GEMM) -> str:
 def found(text: str) -> list[int]:
     (region,) = from_text(text).body.body
     assert isinstance(region, Loop)
-    return [parts.stages for parts in pipelines(region.body).values()]
+    return [parts.stages for parts in pipelines(region.body, most=9, alignment=128).values()]
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1, []), (2, [2]), (4, [4]), (5, [4])])
@@ -49,8 +49,8 @@ def test_a_buffer_that_an_iteration_writes_later_on_is_not_filled_ahead() -> Non
     text = staged(3).replace("Bs[r, c] = B[gr, gc]", "Bs[r, c] = B[gr, gc] + As[0, 0]")
     (region,) = from_text(text).body.body
     assert isinstance(region, Loop)
-    (parts,) = pipelines(region.body).values()
-    assert [buffer.name for buffer in parts.buffers] == ["As"]
+    (parts,) = pipelines(region.body, most=9, alignment=128).values()
+    assert [buffer.name for buffer, _ in parts.buffers] == ["As"]
 
 
 def test_stages_lie_one_after_another() -> None:
@@ -59,9 +59,18 @@ def test_stages_lie_one_after_another() -> None:
     assert three.shared_bytes == 3 * plain.shared_bytes
 
 
-def test_an_older_architecture_copies_at_once() -> None:
+def test_an_older_architecture_copies_at_once_into_one_of_two_stages() -> None:
     source = emit_kernel(from_text(staged(3)), gpu_target("sm_75")).source
-    assert "copy_async" not in source and "ms::commit" not in source and "k0 % 3" in source
+    assert "copy_async" not in source and "ms::commit" not in source and "k0 % 2" in source
+
+
+def test_where_there_is_no_room_stages_lie_closer_together() -> None:
+    text = staged(2, GEMM.replace("Bs: float32[8, 64] in shared", "Bs: float32[8, 64] in shared padded(1)"))
+    (wide,) = emit_kernel(from_text(text), gpu_target()).launches
+    tight = 2 * (32 * 8 + 8 * 65) * 4
+    assert wide.shared_bytes > tight
+    (close,) = emit_kernel(from_text(text), gpu_target(shared_per_block=tight)).launches
+    assert close.shared_bytes == tight
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")

@@ -80,7 +80,9 @@ class ProductEmitter(ReduceEmitter):
             conditions.append(Op("lt", (it.binding, Const(it.extent.value)), "bool"))
         bindings = {it.var: it.binding for it in block.iters}
         conditions += [substitute(part, bindings) for whole in block.where for part in _parts(whole)]
-        tile, elements, terms = [], [], []
+        tile: list[Expr] = []
+        elements: list[Expr] = []
+        terms: list[Expr] = []
         side, across, depth = found.variables
         extents = dict(zip(found.variables, INTRINSICS[unit].extents, strict=True))
         for condition in conditions:

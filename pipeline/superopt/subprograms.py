@@ -21,7 +21,7 @@ from pipeline.superopt.spec import Spec
 MOST_SETS = 48  # candidates that end in one task
 BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
 COLD_SECONDS = 8e-6  # until weights that come from memory arrive as fast as a product takes them
-LIKE = 0.2  # of what a part promises: what the whole must promise to be looked at before it
+LIKE = 0.5  # of what a part promises: what the whole must promise to be looked at before it
 COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
 

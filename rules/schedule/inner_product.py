@@ -19,6 +19,7 @@ from rules.schedule.scheduled import lanes_of
 from rules.schedule.streaming import large, streams
 
 FEW, ROWS = 16, 4  # rows of a register tile are a multiple of the second, unless there are fewer than the first
+MANY = 32  # registers: fewer hold half as many rows, and any number of vectors of them
 AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 
 
@@ -53,11 +54,13 @@ class InnerProduct:
         others = [loop for loop in spatial if loop is not vector]
         rows = max(others, key=_length, default=None)
         outer = [loop.axes[0].var for loop in others if loop is not rows]
-        sketch, wide = self._cut(sketch, vector, lanes, self.vectors * lanes, lanes)
+        many = target.vector_registers >= MANY
+        long = many and vector.axes[0].extent.is_constant and vector.axes[0].extent.value >= self.vectors * lanes
+        sketch, wide = self._cut(sketch, vector, 2 * lanes if long else lanes, self.vectors * lanes, lanes)
         high: tuple[str, ...] = ()
         if rows is not None:
             few = rows.axes[0].extent.is_constant and rows.axes[0].extent.value < FEW
-            sketch, high = self._cut(sketch, rows, 1 if few else ROWS, self.rows, lanes)
+            sketch, high = self._cut(sketch, rows, 1 if few else ROWS if many else ROWS // 2, self.rows, lanes)
         sums = [loop.axes[0].var for loop in summed]
         order = (*outer, *wide[:-1], *high[:-1], *sums, *high[-1:], wide[-1])
         sketch = sketch.apply(Reorder(order)) if len(order) > 1 else sketch

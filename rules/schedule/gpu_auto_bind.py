@@ -71,10 +71,8 @@ def _elements(sketch: Sketch, block: Block, place: Place, most: int) -> Sketch:
     """One block in a perfect nest."""
     free = [loop for loop in place.loops if carried_by(loop, reductions=False) is None]
     wide = [loop for loop in free if loop.axes[0].extent.value > 1]
-    lane = lane_loop(block, wide)
+    lane = lane_loop(block, wide or free)
     if lane is None:
-        free = free[:1]
-        sketch = sketch.attempt(Bind(free[0].axes[0].var, "blockIdx.x")) if free and free[0] is place.root else sketch
         return decomposed(sketch, block.name)
     names = {id(loop): loop.axes[0].var for loop in place.loops}
     order = [loop for loop in free if loop is not lane] + [lane]
@@ -89,7 +87,7 @@ def _elements(sketch: Sketch, block: Block, place: Place, most: int) -> Sketch:
     count, reached = Poly.of(1), 1
     for loop in reversed(order):
         name, extent = names[id(loop)], loop.axes[0].extent.value
-        if extent <= 1 or reached >= ENOUGH:
+        if loop is not lane and (extent <= 1 or reached >= ENOUGH):
             grid.insert(0, name)
         elif loop is lane and extent > WARP:
             widths = vector_widths(sketch.program, block, name, extent)

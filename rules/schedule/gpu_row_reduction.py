@@ -58,7 +58,8 @@ class GpuRowReduction:
         every = [found for found in blocks(sketch.program) if not block_at(sketch.program, found.name)[1].prologue]
         made: list[Sketch] = []
         if every and every[-1].name == block:
-            made = _together(sketch, every, target.gpu)
+            ends = (_together(sketch, every[first:], target.gpu) for first in range(len(every)))
+            made = next((found for found in ends if found), [])
         alone = [found for found in every if found.name == block]
         return made or _together(sketch, alone, target.gpu)
 

@@ -33,7 +33,7 @@ from rules.schedule.gpu_fetch import fetched
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.multi_level_tiling import epilogue
 
-ADDRESSING = 24  # registers of a thread for indices, pointers and what the compiler keeps besides
+ADDRESSING = 40  # registers of a thread for indices, pointers and what the compiler keeps besides
 WARP = 32
 UNROLLED = 1024  # multiply-adds in the innermost unrolled nest
 

@@ -14,7 +14,8 @@ from pipeline.errors import CodegenError, UserError
 
 HEADERS = ("muschedule.cuh", "mma.cuh")
 PACKAGES = "pip install nvidia-cuda-nvrtc cuda-python"
-OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v")
+LANGUAGE = ("--std=c++17", "--device-as-default-execution-space", "--diag-suppress=186")  # 186: unsigned and negative
+OPTIONS = (*LANGUAGE, "--ptxas-options=-v")
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -54,11 +55,7 @@ def compile_ptx(text: str, arch: str) -> str:
     nvrtc = load_nvrtc()
     program = _program(nvrtc, text)
     try:
-        options = [
-            f"--gpu-architecture={arch.replace('sm_', 'compute_')}".encode(),
-            b"--std=c++17",
-            b"--device-as-default-execution-space",
-        ]
+        options = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}".encode(), *(o.encode() for o in LANGUAGE)]
         if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode()
             raise CodegenError("NVRTC refuses the source", where=f"codegen.cuda for {arch}", why=log)

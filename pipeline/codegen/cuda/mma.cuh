@@ -265,9 +265,6 @@ template <typename T> MS_FN T unpack(unsigned word, int i) {
 
 // Over the four lanes that share the rows of an accumulator, and over the whole warp. max and min hand NaN on
 
-template <typename T> MS_FN T larger(T x, T y) { return x > y || x != x ? x : y; }
-template <typename T> MS_FN T smaller(T x, T y) { return x < y || x != x ? x : y; }
-
 #define MS_ACROSS(NAME, FIRST, COMBINED)                                 \
     template <typename T> MS_FN T NAME(T x) {                            \
         _Pragma("unroll") for (int mask = FIRST; mask > 0; mask /= 2) {  \

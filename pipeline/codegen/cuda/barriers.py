@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import assert_never
 
 from pipeline.codegen.cuda.pipelines import Pipelined
@@ -30,7 +31,15 @@ class Access:
     inner: Mapping[str, int]
 
 
-Pending = frozenset[int]  # numbers of the nests that have run since the threads last met
+class Meeting(IntEnum):
+    """Who has to meet: nobody, the lanes of each warp, or all threads of a block."""
+
+    NONE = 0
+    WARP = 1
+    BLOCK = 2
+
+
+Pending = Mapping[int, Meeting]  # the nests since all threads last met, and who has met since each
 
 
 def is_leaf(stmt: Stmt) -> bool:
@@ -40,39 +49,38 @@ def is_leaf(stmt: Stmt) -> bool:
 
 
 def barriers(
-    region: Stmt, shared: Mapping[str, Extent], pipelines: Mapping[int, Pipelined] | None = None
-) -> frozenset[int]:
-    """The ids of the nests before which the threads of a block have to meet.
+    region: Stmt, shared: Mapping[str, Extent], pipelines: Mapping[int, Pipelined], *, warps: bool, alone: bool
+) -> dict[int, Meeting]:
+    """Who has to meet before which nests, by their ids.
 
-    region    the body of a block of the grid
-    shared    where the shared buffers lie: those that lie in one place at different times are one buffer here
-    pipelines the loops whose iterations begin with a meeting anyway, by id
+    region     the body of a block of the grid
+    shared     where the shared buffers lie: those that lie in one place at different times are one buffer here
+    pipelines  the loops whose iterations begin with a meeting of all threads anyway, by id
+    warps      do the threads along x form a warp?
+    alone      is that warp the only one?
     """
-    return frozenset(_Meetings(region, shared, pipelines or {}).meetings)
+    return _Meetings(region, shared, pipelines, warps, alone).meetings
 
 
 class _Meetings:
     """Runs over a region in order, and over each loop twice, as what its end wrote its beginning may read."""
 
-    def __init__(self, region: Stmt, shared: Mapping[str, Extent], pipelines: Mapping[int, Pipelined]) -> None:
-        self.shared, self.pipelines = shared, pipelines
+    def __init__(
+        self, region: Stmt, shared: Mapping[str, Extent], pipelines: Mapping[int, Pipelined], warps: bool, alone: bool
+    ) -> None:
+        self.shared, self.pipelines, self.warps, self.alone = shared, pipelines, warps, alone
         self.found: dict[int, tuple[Access, ...]] = {}
         self.repeated: set[str] = set()  # variables of the loops around the nests
         written = {stmt.buffer for stmt in walk(region) if isinstance(stmt, Block)}
         own = {s.buffer.name for s in walk(region) if isinstance(s, Alloc) and s.buffer.name not in shared}
         self.watched = written - own
-        self.meetings: set[int] = set()
-        self.visit(region, frozenset())
+        self.meetings: dict[int, Meeting] = {}
+        self.visit(region, {})
 
     def visit(self, stmt: Stmt, pending: Pending) -> Pending:
         """What has run since the last meeting once the statement has."""
         if is_leaf(stmt):
-            if id(stmt) not in self.found:
-                self.found[id(stmt)] = tuple(a for a in accesses(stmt) if a.buffer in self.watched)
-            if id(stmt) in self.meetings or any(self.conflict(number, id(stmt)) for number in pending):
-                self.meetings.add(id(stmt))
-                pending = frozenset()
-            return pending | {id(stmt)}
+            return self.leaf(stmt, pending)
         match stmt:
             case Seq(body):
                 for child in body:
@@ -94,21 +102,55 @@ class _Meetings:
             case _:
                 assert_never(stmt)
 
+    def leaf(self, stmt: Stmt, pending: Pending) -> Pending:
+        if id(stmt) not in self.found:
+            self.found[id(stmt)] = tuple(a for a in accesses(stmt) if a.buffer in self.watched)
+        wanted = [self.conflict(earlier, id(stmt)) for earlier in pending]
+        missing = [need for need, met in zip(wanted, pending.values(), strict=True) if need > met]
+        meeting = max([*missing, self.meetings.get(id(stmt), Meeting.NONE)])
+        if meeting:
+            self.meetings[id(stmt)] = meeting
+        if meeting == Meeting.BLOCK:
+            pending = {}
+        elif meeting == Meeting.WARP:
+            pending = dict.fromkeys(pending, Meeting.WARP)
+        return {**pending, id(stmt): Meeting.NONE}
+
     def pipelined(self, parts: Pipelined, pending: Pending) -> Pending:
         """The copies fill a stage that no thread reads until the next meeting."""
-        copies = frozenset(id(copy) for copy in parts.copies)
         for copy in parts.copies:
             pending = self.visit(copy, pending)
         self.repeated |= {axis.var for axis in parts.loop.axes}
-        return self.visit(parts.rest, frozenset()) | copies
+        return {**self.visit(parts.rest, {}), **{id(copy): Meeting.NONE for copy in parts.copies}}
 
-    def conflict(self, earlier: int, later: int) -> bool:
-        """May the later nest touch in one thread what the earlier one touched in another, one of them writing?"""
-        return any(
-            (a.writes or b.writes) and self.meet(a.buffer, b.buffer) and not _one_thread(a, b, self.repeated)
-            for a in self.found[earlier]
-            for b in self.found[later]
+    def conflict(self, earlier: int, later: int) -> Meeting:
+        """Who has to meet so that the later nest may touch what the earlier one touched, one of them writing."""
+        return max(
+            (
+                self.apart(a, b)
+                for a in self.found[earlier]
+                for b in self.found[later]
+                if (a.writes or b.writes) and self.meet(a.buffer, b.buffer)
+            ),
+            default=Meeting.NONE,
         )
+
+    def apart(self, a: Access, b: Access) -> Meeting:
+        """How far apart the threads can be that touch one element. The lanes of a warp that works as one are not told
+        apart."""
+        if a.buffer != b.buffer:
+            return Meeting.WARP if self.alone else Meeting.BLOCK
+        mine, others = [t[1:] for t in a.thread], [t[1:] for t in b.thread]
+        lanes = not a.thread or any(kind == "threadIdx.x" for kind, _ in mine)
+        decided = _decided(a, b, self.repeated)
+        if mine == others and lanes and all(n in decided for n, (_, extent) in enumerate(mine) if extent > 1):
+            return Meeting.NONE
+        if self.alone:
+            return Meeting.WARP
+        rows = [[(n, t) for n, t in enumerate(side) if t[0] != "threadIdx.x"] for side in (mine, others)]
+        if self.warps and rows[0] == rows[1] and rows[0] and all(n in decided for n, (_, e) in rows[0] if e > 1):
+            return Meeting.WARP
+        return Meeting.BLOCK
 
     def meet(self, a: str, b: str) -> bool:
         if a == b or a not in self.shared or b not in self.shared:
@@ -150,20 +192,25 @@ def accesses(stmt: Stmt) -> Iterator[Access]:
     yield from visit(stmt, (), {})
 
 
-def _one_thread(a: Access, b: Access, repeated: set[str]) -> bool:
-    """Are elements that both touch touched by the same thread? Where both number their threads in the same way, and
-    each thread variable alone decides a dimension. The lanes of a warp that works as one are not told apart."""
-    if a.buffer != b.buffer or [t[1:] for t in a.thread] != [t[1:] for t in b.thread]:
-        return False
-    if a.thread and not any(kind == "threadIdx.x" for _, kind, _ in a.thread):
-        return False
-    return all(_decides(position, a, b, repeated) for position, (_, _, extent) in enumerate(a.thread) if extent > 1)
+def _decided(a: Access, b: Access, repeated: set[str]) -> frozenset[int]:
+    """The positions of the thread variables that are the same in both wherever they touch one element: those of which
+    other values are other places in some dimension, once those that are known to be the same are left out."""
+    found: set[int] = set()
+    while True:
+        more = {
+            position
+            for position, (x, y) in enumerate(zip(a.thread, b.thread, strict=False))
+            if position not in found and x[1:] == y[1:] and _decides(position, a, b, repeated, found)
+        }
+        if not more:
+            return frozenset(found)
+        found |= more
 
 
-def _decides(position: int, a: Access, b: Access, repeated: set[str]) -> bool:
+def _decides(position: int, a: Access, b: Access, repeated: set[str], same: set[int]) -> bool:
     """Is there a dimension in which different values of this thread variable are different places, in both alike?"""
     for x, y in zip(a.indices, b.indices, strict=True):
-        first, second = _span(position, x, a), _span(position, y, b)
+        first, second = _span(position, x, a, same), _span(position, y, b, same)
         if first is None or second is None:
             continue
         (step, fixed, low, high), (other, also, least, most) = first, second
@@ -174,23 +221,28 @@ def _decides(position: int, a: Access, b: Access, repeated: set[str]) -> bool:
     return False
 
 
-def _span(
-    position: int, form: Affine | None, access: Access
-) -> tuple[int, tuple[tuple[str, int], ...], int, int] | None:
-    """The step of the thread variable, the terms that are the same in all threads, and the range of the rest."""
+Fixed = tuple[tuple[str | int, int], ...]
+
+
+def _span(position: int, form: Affine | None, access: Access, same: set[int]) -> tuple[int, Fixed, int, int] | None:
+    """The step of the thread variable, the terms that are the same in all threads (by name, or by the position of a
+    thread variable), and the range of the rest."""
     if form is None:
         return None
-    step, fixed = 0, []
+    step = 0
+    fixed: list[tuple[str | int, int]] = []
     low = high = form.constant.value
     threads = {name: (number, extent) for number, (name, _, extent) in enumerate(access.thread)}
     for name, poly in form.terms:
         coefficient = poly.value
         if name in threads and threads[name][0] == position:
             step = coefficient
+        elif name in threads and threads[name][0] in same:
+            fixed.append((threads[name][0], coefficient))
         elif name in threads or name in access.inner:
             extent = threads[name][1] if name in threads else access.inner[name]
             end = coefficient * max(0, extent - 1)
             low, high = low + min(0, end), high + max(0, end)
         else:
             fixed.append((name, coefficient))  # of a loop around the nest
-    return (step, tuple(fixed), low, high) if step else None
+    return (step, tuple(sorted(fixed, key=str)), low, high) if step else None

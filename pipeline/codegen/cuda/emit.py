@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from pipeline.codegen.cuda.barriers import is_leaf
+from pipeline.codegen.cuda.barriers import Meeting, is_leaf
 from pipeline.codegen.cuda.cpp import MEMORY, Cpp, infix, integer
 from pipeline.codegen.cuda.emit_copy import CopyEmitter
 from pipeline.codegen.cuda.emit_state import Place
@@ -35,8 +35,7 @@ class Emitter(CopyEmitter):
     def statement(self, stmt: Stmt) -> None:
         """Anything: at the level of a block of the grid, or of one thread."""
         if not self.nest and is_leaf(stmt):
-            if id(stmt) in self.meetings:
-                self.lines.add("ms::sync();")
+            self.meet(self.meetings.get(id(stmt), Meeting.NONE))
             self.leaf(stmt)
             return
         match stmt:
@@ -192,9 +191,14 @@ class Emitter(CopyEmitter):
         elif extent > available:
             raise CodegenError(f"{extent} iterations over {loop.kind}", where="codegen.cuda", why=f"It has {available}")
         outer, self.nest = self.nest, (*self.nest, loop.kind)
-        with self.scope(), self.braces(f"if ({' && '.join(tests)})" if tests else ""):
-            self.decode(loop.axes, place)
-            self.statement(loop.body)
+        with self.scope():
+            if outer and not tests:
+                self.decode(loop.axes, place)
+                self.statement(loop.body)
+            else:
+                with self.braces(f"if ({' && '.join(tests)})" if tests else ""):
+                    self.decode(loop.axes, place)
+                    self.statement(loop.body)
         self.nest = outer
 
     def absent(self, loop: Loop) -> list[str]:

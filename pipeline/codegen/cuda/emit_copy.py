@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pipeline.codegen.cuda.barriers import Meeting
 from pipeline.codegen.cuda.cpp import Cpp
 from pipeline.codegen.cuda.emit_state import Place, moved
 from pipeline.codegen.cuda.emit_vector import Plan, VectorEmitter, Wide
@@ -22,12 +23,12 @@ ASYNC_BYTES = (4, 8, 16)
 class CopyEmitter(VectorEmitter):
     """Copies into the stages of a pipeline.
 
-    meetings    ids of the statements before which the threads of a block meet
+    meetings    who meets before which statements, by their ids
     pipelines   the loops that run so, by id
     ahead       is what is emitted a copy that may be asynchronous?
     """
 
-    meetings: frozenset[int] = frozenset()
+    meetings: Mapping[int, Meeting] = field(default_factory=dict)
     pipelines: Mapping[int, Pipelined] = field(default_factory=dict)
     ahead: bool = False
 
@@ -41,8 +42,7 @@ class CopyEmitter(VectorEmitter):
         (axis,) = parts.loop.axes
         extent, stages = axis.extent.value, parts.stages
         ahead = stages - 1
-        if any(id(copy) in self.meetings for copy in parts.copies):
-            self.lines.add("ms::sync();")
+        self.meet(max(self.meetings.get(id(copy), Meeting.NONE) for copy in parts.copies))
         names = ", ".join(self.places[buffer.name].name for buffer, _ in parts.buffers)
         self.lines.note(f"{stages} stages of {names}: filled {ahead} ahead of the iteration that reads them")
         with self.scope():
@@ -78,6 +78,10 @@ class CopyEmitter(VectorEmitter):
                 with self.placed(self.staged(parts, Cpp(stage, "int"))):
                     self.statement(parts.rest)
             self.names.taken = taken
+
+    def meet(self, who: Meeting) -> None:
+        if who:
+            self.lines.add("ms::sync();" if who == Meeting.BLOCK else "ms::sync_warp();")
 
     def group(self) -> None:
         """What was started since the last one is one group, also where it is nothing: groups are counted."""

@@ -107,6 +107,10 @@ class IndexEmitter(EmitState):
             if negated is not None:
                 fn, b = "sub", negated
         x, y = self.index(a), self.index(b)
+        if fn in ("add", "sub") and y.text == "0":
+            return x
+        if fn == "add" and x.text == "0":
+            return y
         if not _fits(bounds, INT32) or "long long" in (x.type, y.type):
             x, y = converted(x, "long long"), converted(y, "long long")
             if not _fits(bounds, INT64):

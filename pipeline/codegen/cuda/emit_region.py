@@ -60,7 +60,7 @@ def emit_region(region: Stmt, symbol: str, buffers: Mapping[str, Buffer], gpu: G
                            why=f"{gpu.arch} has at most {gpu.shared_per_block}")  # fmt: skip
     emitter = WarpEmitter(gpu, threads, names=Names(), lines=Lines(), pipelines=pipelined,
                           layouts=fragment_layouts(body, buffers))  # fmt: skip
-    emitter.meetings = barriers(body, ranges, pipelined)
+    emitter.meetings = barriers(body, ranges, pipelined, warps=threads.x == WARP, alone=threads.count <= WARP)
     arguments = _arguments(region, buffers)
     parameters = []
     for name, (reads, writes) in arguments.items():

@@ -130,8 +130,14 @@ def loaded(sketch: Sketch, name: str, unit: str, sides: tuple[int, int], *, own_
     last = (inner, along) if left else (along, inner)
     batch = [dim for dim in range(len(shape)) if dim not in dims]
     parts = (f"{name}_f", f"{name}_i")
-    sketch = sketch.apply(Split(own, (sides[0],), parts))
+    whole = shape[outer] == Poly.of(sides[0])  # one tile is all of it
+    if whole:
+        parts = (own, own)
+    else:
+        sketch = sketch.apply(Split(own, (sides[0],), parts))
     sketch = sketch.apply(TransformLayout(name, tiles, (*batch, outer, *last)))
-    order = (parts[0], parts[1], sums) if left else (parts[0], sums, parts[1])
-    sketch = sketch.apply(Reorder(order)).apply(Unroll(parts[0]))
-    return sketch.apply(Blockize(order[1])).apply(Tensorize(order[1], unit))
+    last_two = (parts[1], sums) if left else (sums, parts[1])
+    sketch = sketch.apply(Reorder(last_two if whole else (parts[0], *last_two)))
+    if not whole:
+        sketch = sketch.apply(Unroll(parts[0]))
+    return sketch.apply(Blockize(last_two[0])).apply(Tensorize(last_two[0], unit))

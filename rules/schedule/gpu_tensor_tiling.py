@@ -31,6 +31,7 @@ from pipeline.schedule.steps import (
     Unroll,
 )
 from pipeline.schedule.variables import Choice, Tile
+from rules.schedule.gpu_tensor_attempt import made_by
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
 from rules.schedule.gpu_tensor_operands import with_casts
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
@@ -74,11 +75,12 @@ class GpuTensorTiling:
     def _tiled(self, sketch: Sketch, block: str, target: Target) -> Sketch | None:
         found = product_of(sketch.program, block)
         units = None if found is None else units_for(found.factors, found.total, tuple(self.units), target)
-        if found is None or units is None or target.gpu is None:
+        gpu = target.gpu
+        if found is None or units is None or gpu is None:
             return None
-        if found.left == "km" and not units.turns:
-            found = replace(found, left="mk", vector=(1, found.vector[1]), turned=True)
-        return _tiled(sketch, found, units, target.gpu, self.stages)
+        across = found.left == "km" and not units.turns
+        seen = replace(found, left="mk", vector=(1, found.vector[1]), turned=True) if across else found
+        return made_by(lambda: _tiled(sketch, seen, units, gpu, self.stages))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,21 +11,41 @@ from pipeline.codegen.cuda.build import emit_kernel
 from pipeline.codegen.cuda.execute import execute
 from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.ir.interpret import interpret
+from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Loop, Program, blocks, walk
 from pipeline.ir.program_bounds import check_bounds
 from pipeline.ir.program_check import check
 from pipeline.ir.target import Target
+from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.space import ParameterSpace
+from pipeline.schedule.steps import Unroll
 from pipeline.schedule.trace import from_json, replay, to_json
 from pipeline.superopt.lowering.lower import lower_mugraph
+from rules.schedule.gpu_tensor_attempt import made_by
+from rules.schedule.gpu_tensor_region import GpuTensorRegion, region_of
 from rules.schedule.gpu_tensor_rows import GpuTensorRows
 from tests.rules.schedule.a100 import A100, T4
 from tests.search.spaces import TARGET as CPU
-from tests.superopt.lowered_cases import Case, attention, rmsnorm_linear
+from tests.superopt.lowered_cases import (
+    Case,
+    attention,
+    gated_mlp,
+    layer_norm_linear,
+    lora,
+    qknorm,
+    rmsnorm_linear,
+    split_attention,
+)
 from tests.superopt.lowered_runs import changed, names_of
 
 CASES: dict[str, Case] = {
+    "qknorm": qknorm(heads=2, queries=32, keys=48, dim=32),
+    "split": split_attention(heads=2, queries=16, keys=64, dim=16, width=16),
+    "gated": gated_mlp(rows=16, hidden=64, inner=48),
+    "lora": lora(rows=16, hidden=64, outputs=64, rank=16),
+    "rmsnorm": rmsnorm_linear(rows=16, hidden=64, outputs=64),
+    "layer norm": layer_norm_linear(rows=32, hidden=64, outputs=48),
     "plain": attention(heads=2, queries=32, keys=64, dim=32, width=48, scale=0.5),
     "mask": attention(heads=2, queries=32, keys=48, dim=16, width=16, scale=0.3, mask="add"),
     "keys": attention(heads=2, queries=48, keys=32, dim=16, width=24, mask="keys"),
@@ -63,16 +83,16 @@ def feeds(program: Program) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_attention_stays_what_it_is(name: str) -> None:
+def test_a_fused_kernel_stays_what_it_is(name: str) -> None:
     start = lowered(CASES[name])
     (sketch,) = in_rows(start)
     check(sketch.program)
     given = feeds(sketch.program)
     wanted = interpret(candidates(start, 1)[0], given)["out0"]
-    for program in candidates(sketch, 3):
+    for program in candidates(sketch, 2):
         check(program)
         check_bounds(program)
-        np.testing.assert_allclose(interpret(program, given)["out0"], wanted, atol=2e-3)
+        np.testing.assert_allclose(interpret(program, given)["out0"], wanted, rtol=4e-3, atol=2e-3)
 
 
 def test_nothing_but_what_is_fetched_is_in_shared_memory() -> None:
@@ -118,9 +138,25 @@ def test_a_kernel_with_loose_ends_is_left_to_other_rules() -> None:
         attention(heads=2, queries=32, keys=40, dim=32, width=48),  # columns
         attention(heads=2, queries=32, keys=64, dim=24, width=48),  # terms of the sum
         attention(heads=2, queries=32, keys=64, dim=32, width=44),  # columns of the result
-        rmsnorm_linear(rows=16, hidden=64, outputs=64),  # rows that no axis cuts
+        rmsnorm_linear(rows=8, hidden=64, outputs=64),  # fewer rows than a unit has
     ):
         assert in_rows(lowered(case)) == []
+
+
+def test_a_region_says_what_it_found() -> None:
+    start = lowered(CASES["qknorm"])
+    last = blocks(start.program)[-1].name
+    found = region_of(start.program, last, ("f16",), A100)
+    assert isinstance(found, GpuTensorRegion)
+    assert found.products == ("k0_v15", "k0_v24") and found.loose == ("k0_v10",)
+    assert region_of(start.program, blocks(start.program)[0].name, ("f16",), A100) is None
+
+
+def test_a_sketch_without_candidates_is_none() -> None:
+    start = lowered(CASES["plain"])
+    assert made_by(lambda: start.require(AtMost("nothing", Poly.of(1), 0))) is None
+    assert made_by(lambda: start.apply(Unroll("nowhere"))) is None
+    assert made_by(lambda: start) is start
 
 
 def test_other_numbers_and_other_devices_are_left_to_other_rules() -> None:

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,17 @@ _BLOCK_SECONDS = 0.05
 _MOST_RUNS = 200
 _FEWEST_ROUNDS = 3
 _OURS = "ours"
+
+
+@runtime_checkable
+class Clocked(Protocol):
+    """A run on a device, which has a clock of its own."""
+
+    def __call__(self, feeds: Mapping[str, np.ndarray], /) -> Mapping[str, np.ndarray]: ...
+
+    def time(self, feeds: Mapping[str, np.ndarray], runs: int) -> Sequence[float]:
+        """Milliseconds of each of some runs, inputs already on the device."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,8 @@ def compare(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Comparison:
-    """Run everything on `model.feeds` with the same number of threads.
+    """Run everything on `model.feeds` with the same number of threads. Where ours is `Clocked`, only peers that are
+    can be compared: the times are those of the device.
 
     tolerance  largest difference between a peer and us, by output; by default a thousandth of its largest value
     seconds    of timing for each contestant, about
@@ -72,6 +84,7 @@ def compare(
     expected = {name: np.array(array) for name, array in ours(model.feeds).items()}
     results: dict[str, PeerResult] = {}
     runs: dict[str, Run] = {_OURS: ours}
+    on_device = isinstance(ours, Clocked)
     for peer in peers:
         if (absent := peer.available()) is not None:
             results[peer.name] = PeerResult("missing", absent)
@@ -83,11 +96,18 @@ def compare(
         except Exception as error:
             results[peer.name] = PeerResult("failed", f"{type(error).__name__}: {_first_line(error)}")
             continue
+        if isinstance(run, Clocked) != on_device:
+            why = "it runs on the CPU, and ours on a GPU" if on_device else "it runs on a GPU, and ours on the CPU"
+            results[peer.name] = PeerResult("missing", why)
+            continue
         worst, where = difference(got, expected, tolerance)
         status: Status = "ok" if worst <= 1 else "disagrees"
         results[peer.name] = PeerResult(status, "" if worst <= 1 else where, difference=worst)
         runs[peer.name] = run
-    samples = in_turns(runs, model.feeds, seconds, clock, sleep)
+    if on_device:
+        samples = by_the_device(cast(Mapping[str, Clocked], runs), model.feeds, seconds)
+    else:
+        samples = in_turns(runs, model.feeds, seconds, clock, sleep)
     ours_ms = statistics.median(samples[_OURS])
     for name, found in results.items():
         if name in samples:
@@ -96,6 +116,25 @@ def compare(
                 found.status, found.reason, median, median / ours_ms, found.difference, tuple(samples[name])
             )
     return Comparison(ours_ms, tuple(samples[_OURS]), results)
+
+
+def by_the_device(
+    contestants: Mapping[str, Clocked], feeds: Mapping[str, np.ndarray], seconds: float
+) -> dict[str, list[float]]:
+    """Milliseconds of every run, by contestant, in turns as in `in_turns`; seconds: for each of them, about."""
+    counts = {
+        name: max(1, min(_MOST_RUNS, int(_BLOCK_SECONDS * 1e3 / max(min(one.time(feeds, 3)), 1e-6))))
+        for name, one in contestants.items()
+    }
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    spent, rounds = 0.0, 0
+    while rounds < _FEWEST_ROUNDS or spent < seconds * 1e3 * len(contestants):
+        for name in (*contestants, *reversed(tuple(contestants))):
+            first, *others = contestants[name].time(feeds, counts[name] + 1)
+            taken[name] += others  # the first one finds the others' data in the caches
+            spent += first + sum(others)
+        rounds += 1
+    return taken
 
 
 def in_turns(

@@ -144,3 +144,47 @@ def test_without_peers_we_are_timed_alone():
     found = held(World(), [])
     assert found.peers == {}
     assert found.ours_ms == pytest.approx(10.0)
+
+
+@dataclass
+class OnDevice:
+    """A contestant with a clock of its own, which says `ms` for each run and notes how often it was asked."""
+
+    ms: float
+    world: World
+    name: str
+    result: object = lambda x: 2 * x
+
+    def __call__(self, feeds):
+        self.world.order.append(f"{self.name} for its outputs")
+        return {"y": self.result(feeds["x"])}
+
+    def time(self, feeds, runs):
+        self.world.order.append(self.name)
+        return [9 * self.ms] + [self.ms] * (runs - 1)
+
+
+def test_runs_on_a_device_are_timed_by_its_clock_in_turns():
+    world = World()
+    ours, theirs = OnDevice(0.5, world, "ours"), OnDevice(1.0, world, "theirs")
+    found = compare(ours, [Planted("theirs", theirs)], model(), 1, seconds=0.2)
+    assert found.ours_ms == 0.5, "the first run of a turn, which finds cold caches, does not count"
+    assert found.peers["theirs"].ratio == 2.0 and found.peers["theirs"].status == "ok"
+    assert world.order[2:12] == ["ours", "theirs", *["ours", "theirs", "theirs", "ours"] * 2]
+
+
+def test_a_peer_on_the_cpu_is_not_compared_with_a_device_nor_the_other_way_round():
+    world = World()
+    on_device, on_cpu = OnDevice(0.5, world, "device"), world.runner("cpu", 0.01)
+    found = compare(on_device, [Planted("cpu", on_cpu)], model(), 1, seconds=0.1)
+    assert (found.peers["cpu"].status, found.peers["cpu"].median_ms) == ("missing", None)
+    assert "runs on the CPU" in found.peers["cpu"].reason
+    found = held(world, [Planted("device", on_device)])
+    assert (found.peers["device"].status, found.peers["device"].ratio) == ("missing", None)
+
+
+def test_a_peer_on_a_device_that_disagrees_is_flagged():
+    world = World()
+    odd = OnDevice(0.5, world, "odd", lambda x: 2 * x + 1)
+    found = compare(OnDevice(0.5, world, "ours"), [Planted("odd", odd)], model(), 1, seconds=0.1)
+    assert found.peers["odd"].status == "disagrees" and found.peers["odd"].ratio == 1.0

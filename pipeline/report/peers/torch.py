@@ -68,19 +68,19 @@ def _called(module: Any, model: PeerModel, threads: int, torch: Any) -> Run:
     def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         torch.set_num_threads(threads)  # of the process, so it is said each time; the call costs nothing
         with torch.inference_mode():
-            outputs = module(*(_tensor(feeds[name], torch) for name in inputs))
-        return {name: _array(output, torch) for name, output in zip(names, outputs, strict=True)}
+            outputs = module(*(as_tensor(feeds[name], torch) for name in inputs))
+        return {name: as_array(output, torch) for name, output in zip(names, outputs, strict=True)}
 
     run(model.feeds)  # compiles, where it is compiled
     return run
 
 
-def _tensor(array: np.ndarray, torch: Any) -> Any:
+def as_tensor(array: np.ndarray, torch: Any) -> Any:
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-def _array(tensor: Any, torch: Any) -> np.ndarray:
+def as_array(tensor: Any, torch: Any) -> np.ndarray:
     array: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array

@@ -7,15 +7,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from pipeline import cli_overrides, engine, suite
 from pipeline.config import Config, parse
 from pipeline.errors import ConfigError, UserError
 from pipeline.explain import unknown
+from pipeline.suite_case import SuiteCase, suite_cases
 
 log = logging.getLogger("pipeline")
 
@@ -121,9 +119,10 @@ def job(composed: DictConfig) -> None:
 
 def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> int:
     try:
-        cases = _cases(composed)
+        cases = suite_cases(_plain(composed).get("suite"))
         if not cases:
             return _run(configured(composed), folder)
+        _refuse_absent_target(_composed(overrides, cases[0]))
         codes = []
         for number, case in enumerate(cases, 1):
             log.info("%s (%d of %d)", case.label, number, len(cases))
@@ -162,51 +161,19 @@ def _run(config: Config, folder: Path) -> int:
     return 0 if summary.verified and summary.status != "failed" else 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One run of a suite: a workload, and values for its fields or, with a dot in the name, for anything."""
-
-    workload: str
-    values: Mapping[str, Any]
-    label: str
-
-    @staticmethod
-    def of(workload: str, given: Any) -> _Case | None:
-        """What a suite's list holds: the number of a case, or values by name; None where it is neither."""
-        match given:
-            case bool():
-                return None
-            case int():
-                return _Case(workload, {"workload.case": given}, f"{workload}-{given}")
-            case dict() if all(isinstance(name, str) for name in given):
-                label = "-".join([workload, *(f"{value}" for value in given.values())])
-                values = {name if "." in name else f"workload.{name}": value for name, value in given.items()}
-                return _Case(workload, values, re.sub(r"[^\w.-]+", "_", label))
-            case _:
-                return None
+def _refuse_absent_target(composed: DictConfig) -> None:
+    """A UserError where the target's machine is not here: once, and not for each case of a suite."""
+    try:
+        config = configured(composed)
+    except ConfigError:
+        return  # of this case: it will say so itself
+    config.target.resolve()
 
 
-def _cases(composed: DictConfig) -> tuple[_Case, ...]:
-    """The runs of a suite; none at all where the run has one workload."""
-    given = _plain(composed).get("suite") or {}
-    found: list[_Case | None] = [None]
-    if isinstance(given, dict) and all(isinstance(cases, list) for cases in given.values()):
-        found = [_Case.of(str(name), case) for name, cases in given.items() for case in (cases or [{}])]
-    if any(case is None for case in found):
-        raise ConfigError(
-            f"{given!r} is not valid here", where="suite",
-            todo="Write {workload: [case, …], …}, or [] for no case; a case is a number, or values by name: "
-                 "{gmm: [{n: 4096, m: 4096, k: 4096, dtype: float16}]}",
-        )  # fmt: skip
-    return tuple(case for case in found if case is not None)
-
-
-def _composed(overrides: Sequence[str], case: _Case) -> DictConfig:
+def _composed(overrides: Sequence[str], case: SuiteCase) -> DictConfig:
     kept = [override for override in overrides if not override.lstrip("+").startswith(("suite", "workload"))]
-    values = (f"++{name}={json.dumps(value)}" for name, value in case.values.items())
-    chosen = [f"+workload={case.workload}", *values]
     # The experiment would bring its suite back, so the case is told that it has none.
-    return hydra.compose("config", overrides=[*kept, *chosen, "++suite=null"])
+    return hydra.compose("config", overrides=[*kept, *case.overrides(), "++suite=null"])
 
 
 def _plain(composed: DictConfig) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.target import Target
+from pipeline.machine.contestant import contestant
 from pipeline.machine.cpu import CpuMachine
 from pipeline.machine.cuda_measured import MeasuredCuda
 from pipeline.machine.cuda_predicted import PredictedCuda
@@ -285,10 +286,8 @@ class Run:
         if not peers:
             return {}
         with machine.open(artifact) as module:
-            found = compare(
-                lambda given: dict(zip(model.outputs(), module.run(None, given), strict=True)),
-                peers, model, machine.threads, seconds=settings.seconds,
-            )  # fmt: skip
+            ours = contestant(module, model.outputs())
+            found = compare(ours, peers, model, machine.threads, seconds=settings.seconds)
         return {
             name: PeerSummary(median_ms=r.median_ms, ratio=r.ratio, status=r.status, reason=r.reason)
             for name, r in found.peers.items()

@@ -13,6 +13,7 @@ from pipeline.cli import conf_folder
 from pipeline.config import Config, parse
 from pipeline.frontend.workloads.workload import Workload
 from pipeline.registry import Component, Registry
+from pipeline.suite_case import suite_cases
 
 CONF = conf_folder()
 CHECKED_BY_HYDRA = ("hydra",)
@@ -92,11 +93,9 @@ def test_every_workload_says_what_it_is(path: Path, composed: Compose, isolated:
 @pytest.mark.parametrize("path", [path for path in FILES if path.parts[0] == "experiment"], ids=str)
 def test_every_case_of_an_experiment_is_a_workload(path: Path, composed: Compose, isolated: Isolate) -> None:
     suite = yaml.safe_load((CONF / path).read_text(encoding="utf-8")).get("suite", {})
-    for name, cases in suite.items():
-        for case in cases or [None]:
-            chosen = [f"+workload={name}", *([] if case is None else [f"workload.case={case}"])]
-            config = parse(isolated("workload", composed(*chosen, f"+experiment={path.stem}")))
-            assert config.plugins.build(Workload, config.workload, "workload").describe()
+    for case in suite_cases(suite):
+        config = parse(isolated("workload", composed(*case.overrides(), f"+experiment={path.stem}")))
+        assert config.plugins.build(Workload, config.workload, "workload").describe()
 
 
 @pytest.mark.parametrize("path", FILES, ids=str)

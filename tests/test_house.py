@@ -33,7 +33,7 @@ LAYERS = (
     ("registry",),
     ("config",),
     ("machine",),
-    ("engine", "suite"),
+    ("engine", "suite", "suite_case"),
     ("cli_overrides",),
     ("cli",),
     ("__main__",),

@@ -112,10 +112,11 @@ def test_the_cases_of_an_experiment_keep_what_else_it_sets(
 
 
 def test_a_case_of_a_suite_may_give_values_by_name(command: Command, runs: list[Config], tmp_path: Path) -> None:
-    assert command("suite.toy=[1,{n: 7},{n: 8, search.trials: 5}]") == 0
-    assert [(run.workload.arguments["n"], run.search.trials) for run in runs][1:] == [(7, None), (8, 5)]
+    assert command("suite.toy=[1,{n: 7},{n: 8, search.trials: 5, .seed: 3}]") == 0
+    told = [(run.workload.arguments["n"], run.search.trials, run.seed) for run in runs]
+    assert told[1:] == [(7, None, 0), (8, 5, 3)]
     (folder,) = folders(tmp_path)
-    assert list(json.loads((folder / "table.json").read_text())) == ["toy-1", "toy-7", "toy-8-5"]
+    assert list(json.loads((folder / "table.json").read_text())) == ["toy-1", "toy-7", "toy-8-5-3"]
 
 
 def test_a_case_of_a_suite_with_an_unknown_value_is_refused_and_the_others_run(

@@ -1,4 +1,4 @@
-"""µGraphs of tensors in half precision: read wide, multiplied as halves, added up in float32, rounded at the end."""
+"""Lowered µGraphs of tensors in half precision: read wide, multiplied as halves, added up in float32, then rounded."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pipeline.ir.expr import Const, Expr, affine, loads
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Buffer, Loop, Stmt
 from pipeline.schedule.intrinsic import Intrinsic, Kind
-from pipeline.schedule.nest import over_loops
+from pipeline.schedule.nest import over_loops, reads
 from pipeline.schedule.tensor_match import Operand, match_intrinsic, row_major
 
 Form = Literal["tile", "rows", "lanes", "one"]
@@ -134,6 +134,8 @@ def _why_not(
         return f"block {block.name} writes {block.buffer}, but {name} writes {NAMES[WRITES[kind]]} of a fragment"
     if kind in ("row reduction", "lane reduction"):
         combine = intrinsic.block.combine
+        if block.buffer in reads(block):
+            return f"block {block.name} reads {block.buffer}, into which it combines"
         return None if block.combine == combine else f"block {block.name} does not combine by {combine}, as {name} does"
     if kind not in ("fill", "load"):
         return None

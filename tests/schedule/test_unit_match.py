@@ -46,7 +46,8 @@ FITTING = [
     ("mma.map_16x8", unit(TILE, "y[vj, vi] = exp(C[0, vi, vj] + x[vj])",
                           f"{ACCUMULATOR}\ninput x: float32[8]\noutput y: float32[8, 16]")),
     ("mma.row_max_16x8", unit(TILE, "R[0, vi] max= C[1, vi, vj]", f"{ACCUMULATOR}\n{ROWS}", "j")),
-    ("mma.row_sum_16x8", unit(TILE, "R[0, vi] += exp(C[1, vi, vj] - R[1, vi])", f"{ACCUMULATOR}\n{ROWS}", "j")),
+    ("mma.row_sum_16x8", unit(TILE, "R[0, vi] += exp(C[1, vi, vj] - M[vi])",
+                               f"{ACCUMULATOR}\n{ROWS}\nM: float32[16] in fragment", "j")),
     ("mma.map_rows_16", unit({"i": 16}, "R[0, vi] = R[1, vi] * 2.0:float32", ROWS)),
     ("warp.map_32", unit({"i": 32}, "L[0, vi] += x[vi] * T[0]", f"{LANES}\ninput x: float32[32]")),
     ("warp.sum_32", unit({"i": 32}, "T[0] += L[1, vi]", LANES, "i")),
@@ -67,7 +68,7 @@ def test_a_match_says_how_each_fragment_is_reached() -> None:
     loop = next(stmt for stmt in walk(program.body) if isinstance(stmt, Loop) and stmt.axes[0].var == "i")
     found = match_unit(loop, INTRINSICS["mma.row_sum_16x8"], program.buffer)
     assert isinstance(found, UnitMatch) and found.variables == ("i", "j")
-    assert found.forms == {"R": "rows", "C": "tile"}
+    assert found.forms == {"R": "rows", "C": "tile", "M": "rows"}
 
 
 MEMORY = "input x: float32[16, 8]\noutput y: float32[16, 8]"
@@ -95,6 +96,8 @@ WRONG = [
      "does not combine by sum"),
     ("mma.row_sum_16x8", unit(TILE, "C[0, vi, vj] += C[1, vi, vj]", ACCUMULATOR),
      "writes C, but mma.row_sum_16x8 writes the rows"),
+    ("mma.row_sum_16x8", unit(TILE, "R[0, vi] += C[1, vi, vj] * R[0, vi]", f"{ACCUMULATOR}\n{ROWS}", "j"),
+     "reads R, into which it combines"),
     ("warp.sum_32", unit({"i": 32}, "L[0, vi] += L[1, vi]", LANES), "writes L, but warp.sum_32 writes one element of"),
     ("warp.map_32", unit({"i": 16}, "L[0, vi] = 0.0:float32", LANES), "the loops from i on are 16; warp.map_32 takes"),
     ("mma.load_a_16x16_f16", unit(SQUARE, "A[vi, vq] = x[vi, vq]", FACTOR.replace("[16, 16] in", "[16, 32] in")),

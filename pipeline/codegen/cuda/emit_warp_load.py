@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.codegen.cuda.emit_fragment import FragmentEmitter, neighbours
 from pipeline.codegen.cuda.fragment_layout import Layout, load_layout
-from pipeline.ir.expr import ZERO, Const, Expr, Load, Var, add, affine, mul, substitute
+from pipeline.ir.expr import ONE, ZERO, Const, Expr, Load, Var, add, affine, mul, substitute
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Loop, map_block_exprs
 from pipeline.ir.program_bounds import Facts
@@ -59,7 +59,7 @@ class LoadEmitter(FragmentEmitter):
         with self.scope():
             self.facts = Facts({**self.facts.ranges, axis.var: (0, extent - 1)}, self.facts.sums)
             matrices = self.matrices(unit, found, layout)
-        if matrices is None:
+        if matrices is None or self.target(found.block, {axis.var: ZERO}) == self.target(found.block, {axis.var: ONE}):
             return False
         if extent == together:
             targets = [self.target(found.block, {axis.var: Const(number)}) for number in range(together)]

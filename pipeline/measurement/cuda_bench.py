@@ -5,9 +5,10 @@ An illegal access leaves a context that refuses everything: the process that had
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +122,7 @@ class _Trial:
         self.max_absolute = self.max_relative = self.tolerance = 0.0
         self._bench, self._kernel, self._device = bench, kernel, bench.device
         self._prologue, self._functions = bench.device.functions(kernel)
+        self._graphs: dict[int, Any] = {}
         self._own: dict[str, tuple[Argument, int]] = {}
         for argument in kernel.arguments:
             if argument.role in ("packed", "output", "workspace"):
@@ -168,18 +170,29 @@ class _Trial:
                     self.failure = Failure("wrong", f"{name}: bytes {where} it were overwritten, {when}")
 
     def clock(self, policy: SamplingPolicy) -> Clock:
-        """By events. Cold samples hold one run each, between an event after the flush and one behind the run."""
+        """By events. Cold samples hold one run each, between an event after the flush and one behind the run; the runs
+        of a warm sample are one graph, since the host queues launches no faster than short kernels end."""
         device, stream, table = self._device, self._bench.stream, self._tables[0]
 
+        def work(inner: int) -> Callable[[], None]:
+            def one() -> None:
+                for _ in range(inner):
+                    self._queue(self._functions, table)
+
+            if inner == 1 or not self._functions:
+                return one
+            if inner not in self._graphs:
+                self._graphs[inner] = device.captured(stream, one)
+            return functools.partial(device.launch_graph, self._graphs[inner], stream)
+
         def run(repeats: int, inner: int) -> tuple[float, ...]:
-            taken = []
+            taken, queue = [], work(inner)
             for _ in range(repeats):
                 if policy.flush_cache:
                     self._bench.evict()
                 events = [device.event(), device.event()]
                 device.record(events[0], stream)
-                for _ in range(inner):
-                    self._queue(self._functions, table)
+                queue()
                 device.record(events[1], stream)
                 device.synchronize(stream)
                 taken.append(device.spans_ms(events)[0] * 1e6 / inner)
@@ -188,6 +201,8 @@ class _Trial:
         return run
 
     def free(self) -> None:
+        for graph in self._graphs.values():
+            self._device.discard_graph(graph)
         for _, base in self._own.values():
             self._device.free(base)
         self._device.unload((*self._prologue, *self._functions))

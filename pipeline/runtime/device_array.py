@@ -15,6 +15,8 @@ from pipeline.ir.graph import ITEM_BYTES, DType, Shape
 from pipeline.ir.graph_types import dtype_name, numpy_dtype
 from pipeline.runtime.dlpack import CUDA, CUDA_HOST, CUDA_MANAGED, borrow, lend
 
+LEGACY_STREAM = 1  # how DLPack and the CUDA array interface write the default stream, which is 0 for the driver
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -60,7 +62,8 @@ class DeviceArray:
             raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
         return {
             "shape": self.shape, "typestr": numpy_dtype(self.dtype).str, "data": (self.address, False),
-            "version": 3, "strides": None, "stream": self._memory.stream,
+            "version": 3, "strides": None,
+            "stream": LEGACY_STREAM if self._memory.stream == 0 else self._memory.stream,
         }  # fmt: skip
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -105,8 +108,12 @@ def admit(value: Any, port: Port, ordinal: int, stream: int) -> Given:
             raise UserError(
                 "the input is on another GPU", where=port.name, why=f"on {number}, the session is on {ordinal}"
             )
-        found = borrow(value.__dlpack__(stream=stream))
-        _refuse(port, found.shape, found.dtype, found.contiguous)
+        found = borrow(value.__dlpack__(stream=stream or LEGACY_STREAM))
+        try:
+            _refuse(port, found.shape, found.dtype, found.contiguous)
+        except UserError:
+            found.release()
+            raise
         return Given(found.address, None, found.release)
     facts = value.__cuda_array_interface__
     shape, address = tuple(facts["shape"]), int(facts["data"][0])

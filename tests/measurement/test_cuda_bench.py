@@ -92,10 +92,17 @@ def test_l2_is_written_over_before_each_cold_sample_and_not_before_warm_ones(ben
         judged(reference, policy=policy)
         fills = [given for name, given in bench.driver.calls if name == "cuMemsetD8Async" and given[2] == large]
         assert bool(fills) == expected
-        order = bench.driver.names("cuMemsetD8Async", "cuEventRecord", "cuLaunchKernel")
+        order = bench.driver.names("cuMemsetD8Async", "cuEventRecord", "cuLaunchKernel", "cuGraphLaunch")
         first = order.index("cuEventRecord")
         assert (order[first - 1] == "cuMemsetD8Async") == expected
         assert order[first + 1] == "cuLaunchKernel"
+
+
+def test_the_runs_of_a_warm_sample_are_one_graph(bench: Bench, tmp_path: Path) -> None:
+    (result,) = judged(files(tmp_path), policy=WARM)
+    assert result.samples.inner == 4, "each run takes a quarter of a millisecond, and a sample one at least"
+    assert result.samples.nanoseconds == (0.25e6 / 4,) * 4
+    assert bench.driver.names("cuGraphLaunch", "cuGraphExecDestroy") == ["cuGraphLaunch"] * 4 + ["cuGraphExecDestroy"]
 
 
 def test_a_far_slower_kernel_is_cut_after_one_sample(bench: Bench, tmp_path: Path) -> None:

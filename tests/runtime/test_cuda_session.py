@@ -119,6 +119,41 @@ def test_outputs_can_stay_in_device_memory(stored: Path) -> None:
     assert facts["data"][0] == again.address != z.address
 
 
+def test_what_one_run_left_in_device_memory_goes_into_another_by_dlpack(stored: Path, tmp_path: Path) -> None:
+    driver = FakeDriver()
+    device = Device(cuda=driver)
+    first, second = (CudaSession(stored, device=device) for _ in range(2))
+    (z,) = first.run_on_device(["z"], {"x": X, "y": Y})
+    driver.view(z.address, 100)[:] = 3.0
+    driver.calls.clear()
+    second.run(None, {"x": z, "y": Y})
+    copied = [given for name, given in driver.calls if name == "cuMemcpyDtoDAsync"]
+    assert [source for _, source, *_ in copied] == [z.address]
+    np.testing.assert_array_equal(driver.view(copied[0][0], 100), np.full(100, 3.0, np.float32))
+
+
+def test_a_tensor_on_another_gpu_or_of_another_shape_is_refused(stored: Path) -> None:
+    made = session(stored, FakeDriver())
+    (again,) = made.run_on_device(["z.again"], {"x": X, "y": Y})
+    with pytest.raises(UserError, match="wrong shape"):
+        made.run(None, {"x": again, "y": Y})
+
+    class Elsewhere:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 2, 1
+
+    with pytest.raises(UserError, match="on another GPU"):
+        made.run(None, {"x": Elsewhere(), "y": Y})
+
+
+def test_the_default_stream_is_written_as_other_libraries_do(stored: Path) -> None:
+    made = session(stored, FakeDriver())
+    (z,) = made.run_on_device(["z"], {"x": X, "y": Y}, stream=0)
+    assert z.__cuda_array_interface__["stream"] == 1
+    (z,) = made.run_on_device(["z"], {"x": X, "y": Y})
+    assert z.__cuda_array_interface__["stream"] is None, "the run was waited for"
+
+
 def test_times_are_the_devices(stored: Path) -> None:
     made = session(stored, FakeDriver())
     assert made.time({"x": X, "y": Y}, 3) == [0.25, 0.25, 0.25]

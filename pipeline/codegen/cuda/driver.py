@@ -228,10 +228,15 @@ class Device:
             work()
         finally:
             graph = self.call("cuStreamEndCapture", stream)
-        return self.call("cuGraphInstantiate", graph, 0)
+        made = self.call("cuGraphInstantiate", graph, 0)
+        self.call("cuGraphDestroy", graph)
+        return made
 
     def launch_graph(self, graph: Any, stream: Any) -> None:
         self.call("cuGraphLaunch", graph, stream)
+
+    def discard_graph(self, graph: Any) -> None:
+        self.call("cuGraphExecDestroy", graph)
 
     def close(self) -> None:
         """Gives back memory and code. What is used after this is refused by the driver."""

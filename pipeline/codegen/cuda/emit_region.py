@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.codegen.cuda.barriers import barriers
+from pipeline.codegen.cuda.block_memory import ALIGNMENTS, plan_shared, shared_buffers
 from pipeline.codegen.cuda.cpp import MEMORY, Cpp, Lines, Names
 from pipeline.codegen.cuda.emit import WARP
 from pipeline.codegen.cuda.emit_copy import ASYNC_CAPABILITY
@@ -15,7 +16,6 @@ from pipeline.codegen.cuda.emit_warp import WarpEmitter
 from pipeline.codegen.cuda.fragment_layout import fragment_layouts
 from pipeline.codegen.cuda.kernel import Launch
 from pipeline.codegen.cuda.pipelines import pipelines
-from pipeline.codegen.cuda.shared_memory import ALIGNMENTS, plan_shared, shared_buffers
 from pipeline.errors import CodegenError
 from pipeline.ir.lockstep import GRID, THREADS, thread_extents
 from pipeline.ir.program import Alloc, Block, Buffer, Loop, Stmt, block_loads, walk

@@ -101,7 +101,7 @@ class Run:
                 "memory: %.1f MiB for intermediates, at least %.1f MiB are alive at once",
                 memory.arena_bytes / 2**20, memory.lower_bound / 2**20,
             )  # fmt: skip
-            verification = machine.verified(model, graph, both.decided()[0], module, feeds)
+            verification = machine.verified(model, both.decided()[0], module, feeds)
             if self.config.verification.vote and not machine.predicted:
                 vote(peer_model, module.run(None, feeds))
             latency = machine.latency(module, feeds, tuner.total, self.folder)

@@ -27,6 +27,7 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     and whether verified. The last row has the geometric means.
 
     A peer that gave another result, failed or is missing has that in place of a ratio, and is not among the best.
+    A time that no clock has seen is marked.
     """
     peers = list(dict.fromkeys(peer for summary in summaries.values() for peer in summary.get("peers") or {}))
     columns = [*peers, *(["best peer"] if peers else []), "roofline"]
@@ -38,7 +39,8 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
         figures.append(shown)
         cells = [_cell(column, shown[column], summary) for column in columns]
         verified = "yes" if summary.get("verified") is True else "NO"
-        rows.append([name, _figure(_median(summary), ""), *cells, verified])
+        mark = " predicted" if summary.get("predicted") else ""
+        rows.append([name, _figure(_median(summary), "") + mark, *cells, verified])
     if len(rows) > 2:
         means = {column: _geometric_mean(figure[column] for figure in figures) for column in columns}
         verified = f"{sum(row[-1] == 'yes' for row in rows[1:])} of {len(figures)}"

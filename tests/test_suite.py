@@ -70,6 +70,14 @@ def test_runs_without_peers_have_no_columns_for_them() -> None:
     assert table({"a-0": run(), "a-1": run()})[0].split() == ["run", "ms", "roofline", "verified"]
 
 
+def test_a_time_that_was_predicted_is_marked() -> None:
+    predicted = {"latency_ms": {"median": 2.0}, "predicted": True, "verified": True}
+    measured = {"latency_ms": {"median": 2.0}, "predicted": False, "verified": True}
+    rows = table({"a": predicted, "b": measured})
+    assert rows[1].split()[2] == "predicted"
+    assert "predicted" not in rows[2]
+
+
 def test_no_run_at_all_is_a_head_alone() -> None:
     assert [line.split() for line in table({})] == [["run", "ms", "roofline", "verified"]]
 

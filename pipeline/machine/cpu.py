@@ -64,7 +64,7 @@ class CpuMachine:
     def faster(self, artifacts: Mapping[float, Path], feeds: Feeds) -> float:
         return faster(artifacts, self.open, feeds)
 
-    def verified(self, model: Graph, graph: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
+    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         return verified_by_running(self._config, model, module, feeds)
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:

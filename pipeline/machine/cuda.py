@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.codegen.cuda.build import build_kernel, emit_kernel
-from pipeline.codegen.cuda.compile import nvrtc_version
+from pipeline.codegen.cuda.compile import compile_source, nvrtc_version
 from pipeline.codegen.cuda.kernel import CudaKernel
 from pipeline.codegen.cuda.link import link
 from pipeline.codegen.module import ModulePlan
@@ -34,6 +34,7 @@ class CudaMachine:
         assert target.gpu is not None, f"{target.name} is no GPU"
         self.config, self.target = config, target
         gpu = target.gpu
+        compile_source("", gpu.arch)  # whoever lacks the compiler, or has one that is too old, is told now
         self.compiler = f"muschedule {VERSION} nvrtc {nvrtc_version()}"
         facts = (gpu.arch, target.name, gpu.multiprocessors, gpu.shared_per_block, gpu.l2_bytes)
         self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

@@ -60,7 +60,7 @@ class PredictedCuda(CudaMachine):
     def faster(self, artifacts: Mapping[float, Path], feeds: Feeds) -> float:
         return next(iter(artifacts))
 
-    def verified(self, model: Graph, graph: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
+    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         assert isinstance(module, HostModule)
         return verify_plan(model, parts, module.plan, feeds, seed=self.config.seed, workers=self.threads)
 

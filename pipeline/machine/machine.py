@@ -88,8 +88,8 @@ class Machine(Protocol):
         """Of modules that compute the same, the one that takes less time; the first where no clock can tell."""
         ...
 
-    def verified(self, model: Graph, graph: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
-        """The whole module against the model in float64, as the model was before it was rewritten to `graph`."""
+    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
+        """The whole module against the model in float64. parts: the tasks of its calls, in order."""
         ...
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from pipeline.report.console import Progress, duration, peer_table, summary_lines, task_table
-from pipeline.report.summary import PeerSummary, TaskSummary
+from pipeline.report.console import Progress, duration, kernel_table, peer_table, summary_lines, task_table
+from pipeline.report.summary import KernelFacts, Latency, PeerSummary, TaskSummary
 from tests.report.test_summary import SUMMARY
 
 
@@ -171,3 +171,29 @@ def test_the_end_says_what_was_found():
 def test_what_is_not_verified_is_said_loudly():
     bad = SUMMARY.model_copy(update={"verified": False, "status": "failed", "latency_ms": None, "max_error": None})
     assert "failed, NOT VERIFIED" in summary_lines(bad)
+
+
+FACTS = KernelFacts(bound="memory", of_peak=0.875, registers=40, spill_bytes=0, shared_bytes=66560, launches=2)
+
+
+def test_what_a_gpus_kernel_waits_for_is_told_in_the_order_of_the_tasks():
+    tasks = [
+        SUMMARY.tasks[0].model_copy(update={"name": name, "latency_ms": ms, "kernel": facts})
+        for name, ms, facts in (("fast", 1.0, FACTS), ("slow", 2.0, FACTS), ("unknown", 3.0, None))
+    ]
+    lines = kernel_table(tasks)
+    assert [line.split()[0] for line in lines] == ["kernel", "slow", "fast"]
+    assert lines[1].split() == ["slow", "memory", "88%", "40", "0", "B", "65.0", "KiB", "2"]
+
+
+def test_of_a_cpus_kernels_there_is_no_such_table():
+    assert kernel_table(SUMMARY.tasks) == []
+
+
+def test_figures_of_a_gpu_that_nobody_measured_are_said_to_be_its_makers():
+    tasks = (SUMMARY.tasks[0].model_copy(update={"kernel": FACTS}),)
+    latency = Latency(median=1.5, min=1.5, p90=1.5, samples=0)
+    made = SUMMARY.model_copy(update={"predicted": True, "tasks": tasks, "latency_ms": latency})
+    said = "\n".join(summary_lines(made))
+    assert "multiprocessors, by its maker" in said and "measured" not in said
+    assert "1.5 ms predicted" in said

@@ -101,19 +101,23 @@ def execute(
                         todo="Install g++ or clang++, or execute the program by LLVM (execute_by_llvm)")  # fmt: skip
     if pool is not None:
         chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)
-        machine = (found, machine_library(found))
-        job = ExecuteJob(source, arrays, chosen, count, check, whole_seconds, budget, machine)
+        library = (found, machine_library(found))
+        job = ExecuteJob(source, arrays, chosen, count, check, whole_seconds, budget, library)
         answer = pool.submit(perform, job, timeout_s).result()
         return answer if isinstance(answer, Execution) else _crashed(source, answer)
     libraries = compile_for_host(source, found)
     start = time.perf_counter()
     with _LOCK:
-        run = _Run(source, arrays, Machine(libraries, checked=check, budget=budget), count)
-        run.prologue()
-        for number in range(len(source.launches)):
-            if run.sound:
-                run.launch(number, blocks, whole_seconds, workspaces)
-        return replace(run.result(), seconds=time.perf_counter() - start)
+        machine = Machine(libraries, checked=check, budget=budget)
+        try:
+            run = _Run(source, arrays, machine, count)
+            run.prologue()
+            for number in range(len(source.launches)):
+                if run.sound:
+                    run.launch(number, blocks, whole_seconds, workspaces)
+            return replace(run.result(), seconds=time.perf_counter() - start)
+        finally:
+            machine.close()
 
 
 def perform(job: ExecuteJob) -> Execution:

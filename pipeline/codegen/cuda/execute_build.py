@@ -18,6 +18,7 @@ from pipeline.errors import CodegenError
 HERE = Path(__file__).resolve().parent
 MACHINE = "machine.cpp"
 COMPILERS = ("c++", "g++", "clang++")
+HEADERS = ("setjmp.h", "signal.h", "stdint.h", "stdlib.h", "string.h", "sys/mman.h")
 FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -57,12 +58,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def find_compiler(named: str = "") -> str | None:
-    """The C++ compiler of that name, or else the first of the usual names on the path; None: there is none, or the
-    system is one that the machine does not know."""
+    """The C++ compiler of that name, or else the first of the usual names on the path, that can make a library with the
+    headers of this system; None: there is none, or the system is one that the machine does not know."""
     if sys.platform == "win32":
         return None
     for name in (named, *COMPILERS):
-        if name and (found := shutil.which(name)):
+        if name and (found := shutil.which(name)) and knows(found, ()):
             return found
     return None
 
@@ -123,11 +124,11 @@ def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
 
 @functools.cache
 def knows(compiler: str, flags: tuple[str, ...]) -> bool:
-    """Whether the compiler takes these flags."""
-    empty = Path(_folder().name) / "empty.cpp"
-    empty.touch()
+    """Whether the compiler takes these flags, and finds the headers that the machine includes."""
+    probe = Path(_folder().name) / "probe.cpp"
+    probe.write_text("".join(f"#include <{header}>\n" for header in HEADERS), encoding="utf-8")
     try:
-        _compile(compiler, empty, empty.with_suffix(".so"), flags)
+        _compile(compiler, probe, probe.with_suffix(".so"), flags)
     except CodegenError:
         return False
     return True

@@ -48,6 +48,14 @@ class Machine:
         self._numbers[name] = number
         self._arrays.append(array)
 
+    def close(self) -> None:
+        """Give back what the library keeps of the arguments."""
+        self._library.ms_open(0, _I64(0))
+
+    def _name(self, region: int) -> str:
+        names = list(self._numbers)
+        return names[region] if region < len(names) else self._library.ms_region_name(region).decode()
+
     def fill(self, name: str) -> None:
         """Take all elements of an argument as written from now on."""
         self._library.ms_fill(self._numbers[name])
@@ -91,7 +99,7 @@ class Machine:
             text = f"{signal.Signals(int(row['element'])).name}: {CRASHES}"
         return Fault(
             kind, launch.symbol, (x, y, z), int(row["thread"]), int(row["other"]),
-            self._library.ms_region_name(region).decode() if region >= 0 else "",
+            self._name(region) if region >= 0 else "",
             int(row["element"]) if region >= 0 else -1,
             line, int(row["other_line"]), text, _heading(lines, line), int(row["times"]),
         )  # fmt: skip
@@ -101,7 +109,7 @@ class Machine:
         loads: dict[str, Traffic] = {}
         stores: dict[str, Traffic] = {}
         for number in range(self._library.ms_region_count()):
-            name = self._library.ms_region_name(number).decode()
+            name = self._name(number)
             pair = np.zeros((2, 5), np.int64)
             self._library.ms_traffic(number, ctypes.c_void_p(pair.ctypes.data))
             for into, row in ((loads, pair[0]), (stores, pair[1])):

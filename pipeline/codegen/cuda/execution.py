@@ -50,7 +50,8 @@ class Fault:
         where = f"{self.launch}, block {self.block}, thread {self.thread}"
         parts = [f"{self.kind}: {place} in {where}" if place else f"{self.kind} in {where}"]
         if self.other >= 0:
-            parts.append(f"other thread {self.other}" + (f" at line {self.other_line}" if self.other_line > 0 else ""))
+            other = f"other thread {self.other}" if self.other != self.thread else "for all lanes of its warp"
+            parts.append(other + (f" at line {self.other_line}" if self.other_line > 0 else ""))
         if self.line > 0:
             parts.append(f"line {self.line}{f' ({self.heading})' if self.heading else ''}: {self.text}")
         elif self.text:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,3 +196,12 @@ def test_fibers_without_a_switch_of_our_own_do_the_same() -> None:
         "assert bad.faults[0].kind == 'race'\n"
     )
     subprocess.run([sys.executable, "-c", code, str(path), *sys.path], check=True)
+
+
+def test_a_compiler_that_makes_no_library_is_not_taken(tmp_path: Path) -> None:
+    broken = tmp_path / "broken++"
+    broken.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    broken.chmod(0o755)
+    usual = find_compiler()
+    assert find_compiler(str(broken)) == usual is not None
+    assert find_compiler("no such compiler") == usual

@@ -198,7 +198,10 @@ class BlockLowering:
         into.append(
             nest(name, value.buffer, made.dims, (), lambda s, _: rounded(made.read(s), kind), self.place(value))
         )
-        return value
+        wanted = self.order(number, len(made.dims))
+        if wanted is None or self.orders.get(value.buffer) is not None or kind != DTYPE:
+            return value
+        return self.turned(value, name, depth, wanted, into)
 
     def inlined(self, number: int, node: BlockNode, readers: list[BlockNode], made: Value) -> bool:
         """Is the operator computed where it is used? Where each of its elements is read once, or is cheap to make."""

@@ -394,3 +394,21 @@ def test_projections_and_attention_in_one_kernel_keep_their_meaning(sizes: tuple
     graph, inputs = projected_attention(*sizes)
     parts = next(n for n in (3, 2, 1) if sizes[0] % n == 0)
     assert_kept(with_extents(graph, {"i": parts, "h": sizes[2]}), inputs, rules=True, compiled=True, seed=1)
+
+
+def test_a_tile_that_a_product_would_read_across_its_lanes_is_turned_once() -> None:
+    b = MuGraphBuilder()
+    q, keys, v = b.input("q", 2), b.input("k", 2), b.input("v", 2)
+    with b.kernel(grid={"i": None}) as g:
+        rows = g.load(q, imap={"i": 0})
+        p = g.exp(g.contract("id,jd->ij", rows, g.load(keys) * 0.125))
+        out = g.store(g.contract("ij,je->ie", p, g.load(v)), omap={"i": 0})
+    graph, inputs = b.finish(out), {"q": (20, 24), "k": (34, 24), "v": (34, 18)}
+    sketch = lowered(graph, inputs, {"i": 1})
+    (turned,) = [
+        stmt.buffer for stmt in walk(sketch.program.body)
+        if isinstance(stmt, Alloc) and stmt.buffer.name.endswith("_turned")
+    ]  # fmt: skip
+    assert [n.value for n in turned.shape] == [24, 34]
+    for parts in (1, 2):
+        assert_kept(with_extents(graph, {"i": parts}), inputs, rules=True, compiled=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipeline.ir.graph import Graph
+from pipeline.ir.graph import Contract, Graph
 from pipeline.ir.target import Target
 from pipeline.schedule.sketch import Sketch
 from pipeline.search.candidates import Observation
@@ -20,6 +20,7 @@ from pipeline.superopt.cover import Choices, Cover, cover, narrowed
 from pipeline.superopt.proof.full_proof import full_proof
 from pipeline.superopt.proof.proof import Proof
 from pipeline.superopt.stage import Alternative
+from pipeline.superopt.subprograms import BARRIER_SECONDS, COLD_SECONDS
 
 log = logging.getLogger("pipeline")
 
@@ -49,8 +50,8 @@ class Contest:
     fused   the uses of the alternatives; their task is the number of a state
     choices all of that, as it is decided over
     full    for each µGraph that was tested at its full extents the verdict, by the number of its state and its own
-    favour  what a second of an alternative counts: below one where what it saves beside its own time, tensors that go
-            through memory from task to task, is to count
+    favour  below one, what an alternative saves beside its own time counts, too: that each kernel begins with waiting,
+            for the other threads and for weights that come from memory. No less than this share of its time is left
     """
 
     graph: Graph
@@ -64,7 +65,20 @@ class Contest:
 
     def cover(self, seconds: Sequence[float]) -> Cover:
         """The instances that take least time, given that of each state."""
-        return self.choices.cover(lambda task: seconds[task] * (self.favour if self.states[task].optional else 1.0))
+        return self.choices.cover(lambda task: self.counted(task, seconds[task]))
+
+    def counted(self, task: int, seconds: float) -> float:
+        """What the seconds of a state count in the choice."""
+        if self.favour >= 1.0 or not self.states[task].optional:
+            return seconds
+        return max(self.favour * seconds, seconds - self.starts(task))
+
+    def starts(self, task: int) -> float:
+        """The seconds that the kernels which an alternative replaces wait for at their start, in its first use."""
+        entrant = next(one for one in self.entrants if one.state == task)
+        tasks = [self.parts.tasks[self.parts.instances[n].task] for n in entrant.alternative.subprogram.replaced[0]]
+        weights = sum(bool(one.constants) and any(isinstance(n.op, Contract) for n in one.graph.nodes) for one in tasks)
+        return (len(tasks) - 1) * BARRIER_SECONDS + max(0, weights - 1) * COLD_SECONDS
 
     def seconds(self, seconds: Sequence[float]) -> float:
         """Of the module."""

@@ -125,3 +125,23 @@ def test_the_weights_of_the_tasks_are_those_in_the_module(weights: tuple[int, in
     for number, one in enumerate((4.0, 3.0, 9.0)):
         measure(made, number, one)
     assert [state.weight for state in made.decided()[1]] == [1, 1]
+
+
+@pytest.mark.parametrize(("later", "used"), [(1e-6, True), (1e-3, False)])
+def test_in_favour_of_alternatives_only_what_they_save_at_the_start_counts(later: float, used: bool) -> None:
+    """One kernel begins instead of two: a few microseconds, however long they take."""
+    made = entered(fused())
+    for number, seconds in enumerate((0.4, 0.3, 0.7 + later)):
+        measure(made, number, seconds)
+    assert not made.winners()
+    made.favour = 0.75
+    assert bool(made.winners()) is used
+
+
+def test_in_favour_of_alternatives_a_share_of_their_time_is_left() -> None:
+    made = entered(fused())
+    for number, seconds in enumerate((4e-7, 3e-7, 9e-7)):
+        measure(made, number, seconds)
+    made.favour = 0.9
+    assert made.counted(2, 9e-7) == pytest.approx(0.9 * 9e-7)
+    assert made.counted(0, 9e-7) == 9e-7 and not made.winners()

@@ -35,9 +35,10 @@ from rules.schedule.gpu_tensor_attempt import made_by
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
 from rules.schedule.gpu_tensor_operands import with_casts
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
-from rules.schedule.gpu_tensor_units import COLUMNS, ROWS, GpuTensorUnits, check_names, units_for
+from rules.schedule.gpu_tensor_units import COLUMNS, PIECE, ROWS, GpuTensorUnits, check_names, units_for
 from rules.schedule.multi_level_tiling import epilogue
 
+PIECES = 32  # that a thread fetches of each operand at a time, at most: the code of each is written out
 ADDRESSING = 40  # registers of a thread for indices, pointers and what the compiler keeps besides
 
 
@@ -170,10 +171,12 @@ def _parameters(
     lanes: tuple[Poly, Poly] | None = None
     if any(tied):
         down = f"t_{name}_y"
-        sketch = sketch.declare(Tile((down, symbols["steps"]), 16, (1, 1), (16, deepest), exact=True))
+        each = units.depth * size // PIECE  # pieces along one unit
+        most = LANES // each
+        sketch = sketch.declare(Tile((down, symbols["steps"]), most, (1, 1), (most, deepest), exact=True))
         across = Poly.symbol(symbols["steps"])
-        sketch = sketch.require(AtMost(f"{name}: all lanes", Poly.symbol(down) * across * -1, -16))
-        lanes = (Poly.symbol(down), across * 2)
+        sketch = sketch.require(AtMost(f"{name}: all lanes", Poly.symbol(down) * across * -1, -most))
+        lanes = (Poly.symbol(down), across * each)
     else:
         sketch = sketch.declare(Choice(symbols["steps"], _upto((1, 2, 4, 8), terms / units.depth)))
     for part, order, vector, whole in zip(("left", "right"), (found.left, found.right), vectors, tied, strict=True):
@@ -200,6 +203,9 @@ def _parameters(
     sketch = sketch.require(AtMost(f"{name}: shared bytes", shared, gpu.shared_per_block))
     sketch = sketch.require(AtMost(f"{name}: registers of a thread", registers, gpu.registers_per_thread))
     sketch = sketch.require(AtMost(f"{name}: registers", registers * threads, gpu.registers))
+    for side, vector in zip((sizes.rows, sizes.columns), vectors, strict=True):
+        copied = side * depth - threads * (PIECES * vector)
+        sketch = sketch.require(AtMost(f"{name}: pieces that a thread fetches", copied, 0))
     sketch = sketch.require(AtMost(f"{name}: rows", sizes.rows * sizes.group, _waste(rows, ROWS)))
     return sketch.require(AtMost(f"{name}: columns", sizes.columns, _waste(columns, COLUMNS))), sizes, fetches
 

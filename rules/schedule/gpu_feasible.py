@@ -1,12 +1,17 @@
-"""Whether a sketch has a candidate at all: limits can leave none."""
+"""Whether a sketch can be made and has a candidate at all: a program may have no room for a structure."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
 
 import numpy as np
 
 from pipeline.errors import StepError
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.space import ParameterSpace
+
+log = logging.getLogger("pipeline")
 
 
 def feasible(sketch: Sketch) -> bool:
@@ -16,3 +21,14 @@ def feasible(sketch: Sketch) -> bool:
     except StepError:
         return False
     return True
+
+
+def possible(make: Callable[[], Sketch | None], what: str) -> list[Sketch]:
+    """The sketch that `make` builds, as a list; none where it gives None, one of its steps is not legal, or it has no
+    candidate."""
+    try:
+        made = make()
+    except StepError as error:
+        log.debug("%s: %s", what, error)
+        return []
+    return [made] if made is not None and feasible(made) else []

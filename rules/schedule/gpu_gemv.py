@@ -31,7 +31,7 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Choice
 from rules.schedule.gpu_decompose import decomposed
-from rules.schedule.gpu_feasible import feasible
+from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 
 FEW = 16
@@ -61,10 +61,8 @@ class GpuGemv:
         plan = None if found is None else _plan(sketch, found, target.gpu)
         if plan is None:
             return []
-        made = plan.along_sum() if plan.summed else plan.along_columns()
-        if made is None or not feasible(made):
-            return []
-        return [sketch, made] if self.beside else [made]
+        made = possible(plan.along_sum if plan.summed else plan.along_columns, f"few rows of {block}")
+        return [sketch, *made] if self.beside and made else made
 
 
 def _plan(sketch: Sketch, found: GpuTensorProduct, gpu: Gpu) -> _Plan | None:

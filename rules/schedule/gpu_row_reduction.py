@@ -30,7 +30,7 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Choice
 from rules.schedule.gpu_decompose import decomposed
-from rules.schedule.gpu_feasible import feasible
+from rules.schedule.gpu_feasible import feasible, possible
 from rules.schedule.gpu_lane import vector_widths
 from rules.schedule.scheduled import is_row_reduction, is_scheduled
 
@@ -83,8 +83,10 @@ def _together(sketch: Sketch, every: list[Block], gpu: Gpu) -> list[Sketch]:
     several = any(it.extent.value > 1 for it in every[-1].iters[:rank])
     names = [found.name for found in every]
     ways = (False, True) if several else (True,)
-    made = [_Rows(sketch, gpu, rank, [*names], several, wide).schedule() for wide in ways]
-    return [found for found in made if found is not None]
+    made: list[Sketch] = []
+    for wide in ways:
+        made += possible(_Rows(sketch, gpu, rank, [*names], several, wide).schedule, f"rows of {names[-1]}")
+    return made
 
 
 @dataclass(slots=True)

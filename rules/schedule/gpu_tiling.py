@@ -29,6 +29,7 @@ from pipeline.schedule.steps import (
     Vectorize,
 )
 from pipeline.schedule.variables import Choice
+from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_fetch import fetched
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.multi_level_tiling import epilogue
@@ -63,8 +64,10 @@ class GpuTiling:
         if found is None:
             return []
         sides = {"km", found.left}
-        made = [_tiled(sketch, found, side, target.gpu, self.stages) for side in sorted(sides)]
-        return [sketch, *made] if self.beside else made
+        gpu, made = target.gpu, []
+        for side in sorted(sides):
+            made += possible(lambda side=side: _tiled(sketch, found, side, gpu, self.stages), f"tiles of {block}")  # type: ignore[misc]
+        return [sketch, *made] if self.beside and made else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +143,13 @@ def _parameters(sketch: Sketch, found: GpuTensorProduct, gpu: Gpu) -> tuple[Sket
         "k1": _upto((1, 2, 4, 8, 16, 32), terms),
         "k2": _upto((1, 2, 4, 8), terms),
     }
-    symbols = {key: f"{name}_{key}" for key in options}
+    get: dict[str, Poly] = {}
     for key, choices in options.items():
-        sketch = sketch.declare(Choice(symbols[key], choices))
-    get = {key: Poly.symbol(symbol) for key, symbol in symbols.items()}
+        if len(choices) == 1:  # no parameter: what runs once is seen to run once
+            get[key] = Poly.of(choices[0])
+            continue
+        sketch = sketch.declare(Choice(f"{name}_{key}", choices))
+        get[key] = Poly.symbol(f"{name}_{key}")
     sizes = _Sizes(get["ty"], get["tx"], get["rm"], get["sn"], get["vn"], (get["k1"], get["k2"]))
     tall, across = sizes.down * sizes.rows, sizes.vectors * sizes.across * sizes.width
     sketch = sketch.require(AtMost(f"{name}: threads", sizes.threads, gpu.threads_per_block))

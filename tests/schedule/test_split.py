@@ -78,3 +78,10 @@ def test_a_fused_or_vectorized_loop_is_not_split() -> None:
     refuses(applied(matmul(), Fuse(("mm_m", "mm_n"))), Split("mm_m", (2,), ("a", "b")), "split before fusing")
     refuses(applied(matmul(), Fuse(("mm_m", "mm_n"))), Split("mm_n", (2,), ("a", "b")), "fused into loop mm_m")
     refuses(applied(matmul(), Vectorize("mm_k")), Split("mm_k", (2,), ("a", "b")), "is vectorized")
+
+
+def test_a_loop_that_runs_once_needs_no_symbol_for_how_often_its_tiles_do() -> None:
+    sketch = Sketch(matmul(m=1)).declare(Tile(("t",), 8, (1,), (8,)))
+    sketch = sketch.apply(Split("mm_m", (Poly.symbol("t"),), ("m0", "m1")))
+    assert not sketch.program.derived
+    keeps_meaning(matmul(m=1), sketch)

@@ -278,6 +278,8 @@ def _rounded(program: Program, whole: Poly, side: Poly, name: str) -> tuple[Poly
     """The next multiple of a side, and the program with the symbol that it needs."""
     if side.is_constant:
         return Poly.of(-(-whole.value // side.value) * side.value), program
+    if whole == Poly.of(1):
+        return side, program
     new = Derived(name, whole, side)
     return Poly.symbol(name) * side, replace(program, derived=(*program.derived, new))
 

@@ -100,6 +100,8 @@ def _outer(extent: Poly, by: Poly, name: str) -> tuple[Poly, Derived | None]:
     """ceil(extent / by), and the symbol that it needs."""
     if extent.is_constant and by.is_constant:
         return Poly.of(-(-extent.value // by.value)), None
+    if extent == Poly.of(1):
+        return extent, None
     exact = extent.quotient(by)
     if exact is not None:
         return exact, None

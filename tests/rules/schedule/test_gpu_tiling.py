@@ -85,3 +85,9 @@ def test_a_cpu_is_no_business_of_the_rule() -> None:
 
 def test_a_fetch_says_how_many_threads_make_it() -> None:
     assert {field for field in GpuFetch.__slots__} == {"sketch", "threads"}
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_follows_a_product_of_one_row_is_stored_once(rows: int) -> None:
+    made = right(lowered(small.product(rows, 40, 24, bias=True, gelu=True)), RULES, samples=1)
+    assert any(len(sketch.program.body.body) == 1 for sketch in made)

@@ -64,6 +64,8 @@ def small(command: str) -> list[str]:
         arguments += ["~suite", "+suite={gmm: [0], dep: [3]}"]
     if "experiment=mugraphs" in arguments:
         arguments += ["~suite", "+suite={ntrans: [0]}", "compare.peers=[onnxruntime]"]
+    if "experiment=gpu_check" in arguments:
+        arguments += ["~suite", "+suite={gmm: [{n: 40, m: 24, k: 32, dtype: float16}]}"]
     return arguments if "--cfg" in arguments else [*arguments, *SMALL]
 
 

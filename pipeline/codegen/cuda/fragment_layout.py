@@ -24,7 +24,7 @@ LANE, GROUP, PLACE = "lane", "lane/4", "lane%4"
 LANES: Mapping[str, tuple[str, int]] = {
     LANE: ("lane", 32), GROUP: ("lane / 4", 8), PLACE: ("lane % 4", 4), "lane%8": ("lane % 8", 8),
     "lane%16": ("lane % 16", 16), "lane/8": ("lane / 8", 4), "lane/16": ("lane / 16", 2),
-    "lane/8%2": ("lane / 8 % 2", 2),
+    "lane/8%2": ("lane / 8 % 2", 2), "lane%2": ("lane % 2", 2), "lane/2%2": ("lane / 2 % 2", 2),
 }  # fmt: skip
 Kind = Literal["accumulator", "left", "right", "rows", "lanes", "one"]
 

@@ -13,6 +13,7 @@
 #ifndef MUSCHEDULE_HOST
 
 #define MS_INDEX int
+#define MS_FAR long long
 
 namespace ms {
 
@@ -58,6 +59,10 @@ MS_FN void matrices(unsigned &r, unsigned &s, unsigned &t, unsigned &u, const T 
 // Several elements that fill a register
 template <typename T> MS_FN unsigned load_word(const T *from, long long i) {
     return *reinterpret_cast<const unsigned *>(from + i);
+}
+
+template <typename T> MS_FN void store_words(T *into, long long i, unsigned first, unsigned second) {
+    *reinterpret_cast<vec<unsigned, 2> *>(into + i) = {{first, second}};
 }
 
 MS_FN float from_word(unsigned word) { return __uint_as_float(word); }
@@ -119,6 +124,7 @@ MS_FN unsigned to_tf32(float x) {
 #else
 
 #define MS_INDEX host::At
+#define MS_FAR host::At
 
 namespace ms {
 namespace host {
@@ -193,6 +199,13 @@ template <typename A> MS_FN unsigned load_word(const A &from, host::At i) {
     return word;
 }
 
+template <typename A> MS_FN void store_words(const A &into, host::At i, unsigned first, unsigned second) {
+    const unsigned words[2] = {first, second};
+    vec<typename A::Element, 8 / sizeof(typename A::Element)> value;
+    __builtin_memcpy(&value, words, sizeof(value));
+    store<8 / sizeof(typename A::Element)>(into, i, value);
+}
+
 MS_FN float from_word(unsigned word) { return host::float_of(word); }
 
 MS_FN unsigned to_tf32(float x) {
@@ -238,6 +251,16 @@ template <typename A> MS_FN void ldmatrix_x4(unsigned (&r)[2], unsigned (&s)[2],
 template <typename A> MS_FN void ldmatrix_x4_trans(unsigned (&r)[2], unsigned (&s)[2], const A &rows, MS_INDEX i) {
     matrices<true>(r[0], r[1], s[0], s[1], rows, i);
 }
+template <typename A>
+MS_FN void ldmatrix_x4(unsigned (&r)[1], unsigned (&s)[1], unsigned (&t)[1], unsigned (&u)[1], const A &rows,
+                       MS_INDEX i) {
+    matrices<false>(r[0], s[0], t[0], u[0], rows, i);
+}
+template <typename A>
+MS_FN void ldmatrix_x4_trans(unsigned (&r)[1], unsigned (&s)[1], unsigned (&t)[1], unsigned (&u)[1], const A &rows,
+                             MS_INDEX i) {
+    matrices<true>(r[0], s[0], t[0], u[0], rows, i);
+}
 
 template <int N> MS_FN void round_tf32(unsigned (&r)[N]) {
     for (int i = 0; i < N; i++) r[i] = to_tf32(from_word(r[i]));
@@ -261,6 +284,14 @@ template <typename T> MS_FN T unpack(unsigned word, int i) {
         return static_cast<T>(word >> 8 * i);
     else
         return T{static_cast<unsigned short>(word >> 16 * i)};
+}
+
+// Halves of one row of two neighbouring tiles: a lane has columns 2p and 2p + 1 of each. Two lanes exchange, so that the
+// even one has four columns of the first tile, the odd one four of the second.
+template <typename A> MS_FN void store_exchanged(const A &into, MS_FAR i, unsigned low, unsigned high, bool valid = true) {
+    const bool odd = lane() & 1;
+    const unsigned other = shuffle_xor(odd ? low : high, 1);
+    if (valid) store_words(into, i, odd ? other : low, odd ? high : other);
 }
 
 // Over the four lanes that share the rows of an accumulator, and over the whole warp. max and min hand NaN on

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.codegen.cuda.build import emit_kernel
 from pipeline.codegen.cuda.compile import compile_ptx, compile_source
+from pipeline.codegen.cuda.execute import execute
 from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.errors import CheckError, CodegenError
 from pipeline.ir.interpret import interpret
@@ -111,7 +112,7 @@ def test_neighbouring_fragments_are_loaded_by_one_instruction() -> None:
 
 
 def test_neighbouring_elements_are_stored_and_read_together() -> None:
-    case = Case("f16", inputs=BIAS.format(m=64, n=64), epilogue=RELU, out="float16")
+    case = Case("f16", inputs=BIAS.format(m=64, n=64), epilogue=RELU)
     source = joined(emitted(tensor_product(case)))
     assert "ms::store<2>(C, " in source and "C[" not in source
     assert "ms::load<2>(bias, " in source and "ms::load<2>(old, " in source
@@ -119,6 +120,18 @@ def test_neighbouring_elements_are_stored_and_read_together() -> None:
     assert "ms::store<2>(C, " not in odd
     turned = emitted(tensor_product(Case("f16", transposed=True)))
     assert "ms::store<2>(C, " not in turned
+
+
+@runs
+def test_lanes_exchange_halves_so_that_they_store_whole_sectors() -> None:
+    case = Case("f16", m=50, inputs=BIAS.format(m=50, n=64), epilogue=RELU, out="float16")
+    source = emit_kernel(tensor_product(case), gpu_target())
+    text = joined(source.source)
+    assert text.count("ms::store_exchanged(C, ") == 2 and "ms::store<2>" not in text and "C[" not in text
+    (counts,) = execute(source, feeds_of(tensor_product(case))).counts
+    assert counts.stores["C"].sector_use == 1.0
+    for other in (Case("f16", out="float16", n=72), Case("f16", out="float16", transposed=True)):
+        assert "ms::store_exchanged" not in emitted(tensor_product(other))
 
 
 MMA = {

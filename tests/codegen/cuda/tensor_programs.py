@@ -87,7 +87,7 @@ def tensor_product(case: Case) -> Program:
 
     def fetch(name: str, order: str, block: dict[str, str], padded: dict[str, int]) -> str:
         rows, columns = tile[order[0]], tile[order[1]]
-        x, y = order
+        x, y = order[0], order[1]
         tests = [f"g{axis}{name} < {real[axis]}" for axis in order if real[axis] < padded[axis]]
         value = f"{name}[g{x}{name}, g{y}{name}]"
         for test in tests:

@@ -167,6 +167,25 @@ def test_matrices_are_loaded_whole_where_their_rows_are_contiguous(form: str) ->
         assert found == wanted - {""}
 
 
+@pytest.mark.parametrize(("registers", "tiles"), [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)])
+@pytest.mark.parametrize("turned", ["", "_trans"])
+def test_as_many_tiles_are_loaded_at_once_as_four_registers_hold(registers: int, tiles: int, turned: str) -> None:
+    name = f"x{registers * tiles}"
+    targets = ", ".join(f"r[{tile}]" for tile in range(tiles))
+    ptx = compile_ptx(
+        f"""#include "muschedule.cuh"
+extern "C" MS_KERNEL(32) load(MS_OUT(unsigned) C) {{
+    MS_SHARED(ms::f16, S, 0, 1024);
+    unsigned r[{tiles}][{registers}];
+    ms::ldmatrix_{name}{turned}({targets}, S, ms::lane() * 8);
+    C[ms::lane()] = r[{tiles - 1}][{registers - 1}];
+}}
+""",
+        "sm_75",
+    )
+    assert f"ldmatrix.sync.aligned.m8n8.{name}{turned.replace('_', '.')}.shared.b16" in ptx
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_every_architecture_has_its_units(arch: str) -> None:
     for form in FORMS.values():

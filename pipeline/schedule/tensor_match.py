@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pipeline.ir.expr import Expr, Load, Op, affine
@@ -41,7 +41,7 @@ def row_major(buffer: Buffer) -> tuple[Poly, ...]:
 def match_intrinsic(loop: Loop, intrinsic: Intrinsic, strides: Strides) -> TensorMatch | str:
     """The match, or why the nest is not what the intrinsic computes. `strides` are those of the buffers in memory."""
     variables, extents, stmt = _nest(loop)
-    wanted_variables, wanted, _ = _nest(intrinsic.loop)
+    _, wanted, _ = _nest(intrinsic.loop)
     if not isinstance(stmt, Block):
         return f"loop {variables[0]} is not a perfect nest around one block"
     if extents != wanted:
@@ -52,22 +52,37 @@ def match_intrinsic(loop: Loop, intrinsic: Intrinsic, strides: Strides) -> Tenso
         return f"block {stmt.name} does not combine by {model.combine}, as {intrinsic.name} does"
     if stmt.init is not None:
         return f"block {stmt.name} has an initial value: decompose the reduction first"
-    operands = _unify(model.value, stmt.value, {})
-    if operands is None:
-        return f"the value of block {stmt.name} is not the one that {intrinsic.name} adds"
-    if stmt.buffer in {operand.buffer for operand in operands.values()}:
-        return f"block {stmt.name} reads {stmt.buffer}, which it writes"
-    operands = {**operands, model.buffer: Operand(stmt.buffer, stmt.indices)}
+    complaint: str | None = None
+    for found in _unified(model.value, stmt.value, {}):
+        if stmt.buffer in {operand.buffer for operand in found.values()}:
+            return f"block {stmt.name} reads {stmt.buffer}, which it writes"
+        operands = {**found, model.buffer: Operand(stmt.buffer, stmt.indices)}
+        reason = _other_steps(stmt, variables, operands, intrinsic, strides)
+        if reason is None:
+            return TensorMatch(stmt, variables, operands)
+        complaint = complaint or reason
+    return complaint or f"the value of block {stmt.name} is not the one that {intrinsic.name} adds"
+
+
+def _other_steps(
+    block: Block,
+    variables: tuple[str, ...],
+    operands: Mapping[str, Operand],
+    intrinsic: Intrinsic,
+    strides: Strides,
+) -> str | None:
+    """Why operands do not lie in memory as the intrinsic wants them."""
+    model, (wanted_variables, _, _) = intrinsic.block, _nest(intrinsic.loop)
     needed_at = {load.buffer: load.indices for load in _loads(model.value)} | {model.buffer: model.indices}
     for name, operand in operands.items():
-        given = _steps(stmt, operand.indices, strides(operand.buffer), variables)
+        given = _steps(block, operand.indices, strides(operand.buffer), variables)
         layout = row_major(intrinsic.description.buffer(name))
         needed_steps = _steps(model, needed_at[name], layout, wanted_variables)
         if given != needed_steps:
             moves = "in a way that is not affine" if given is None else f"by {', '.join(map(str, given))} elements"
             return (f"{operand.buffer} is stepped through {moves} along {', '.join(variables)}; "
                     f"{intrinsic.name} needs {', '.join(map(str, needed_steps or ()))}")  # fmt: skip
-    return TensorMatch(stmt, variables, operands)
+    return None
 
 
 def _nest(loop: Loop) -> tuple[tuple[str, ...], tuple[Poly, ...], object]:
@@ -105,24 +120,22 @@ def _loads(expr: Expr) -> list[Load]:
             return []
 
 
-def _unify(model: Expr, given: Expr, found: Mapping[str, Operand]) -> dict[str, Operand] | None:
-    """The operands with which the model is the given expression."""
+def _unified(model: Expr, given: Expr, found: Mapping[str, Operand]) -> Iterator[Mapping[str, Operand]]:
+    """The operands with which the model is the given expression, in every order in which that is so."""
     match model, given:
         case Load(name, _, dtype), Load(buffer, indices, other):
             operand = Operand(buffer, indices)
-            if dtype != other or found.get(name, operand) != operand:
-                return None
-            return {**found, name: operand}
+            if dtype == other and found.get(name, operand) == operand:
+                yield {**found, name: operand}
         case Op(fn, args, dtype), Op(other_fn, others, other):
             if fn != other_fn or dtype != other or len(args) != len(others):
-                return None
+                return
             orders = [others, others[::-1]] if fn in COMMUTATIVE else [others]
             for order in orders:
-                result: dict[str, Operand] | None = dict(found)
+                ways: list[Mapping[str, Operand]] = [found]
                 for arg, given_arg in zip(args, order, strict=True):
-                    result = None if result is None else _unify(arg, given_arg, result)
-                if result is not None:
-                    return result
-            return None
+                    ways = [way for known in ways for way in _unified(arg, given_arg, known)]
+                yield from ways
         case _:
-            return dict(found) if model == given else None
+            if model == given:
+                yield found

@@ -9,6 +9,8 @@ from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Buffer, Loop, Program
 from pipeline.ir.target import Target
 from pipeline.schedule.nest import block_at, blocks_in, find_buffer, over_loops
+from pipeline.schedule.sketch import Sketch
+from pipeline.schedule.steps import Reorder, TransformLayout
 from rules.schedule.gpu_tensor_units import COLUMNS, ROWS, GpuTensorUnits, units_for
 
 MOST_WARPS = 16  # of a block whose rows are a number
@@ -171,3 +173,27 @@ def factors_of(block: Block, row: str) -> tuple[Load | None, Load | None]:
     if len(with_row) != 1:
         return None, None
     return with_row[0], next(load for load in found if load is not with_row[0])
+
+
+def turned_region(sketch: Sketch, name: str) -> Sketch | None:
+    """The region of a block with the rows and columns of its tiles exchanged, where all have as few rows as a unit has
+    columns: what were the columns are shared out over warps. None elsewhere, or where the block is not its last."""
+    block, place = block_at(sketch.program, name)
+    root = place.root
+    if not isinstance(root, Loop) or root.kind != "parallel" or place.prologue or blocks_in(root)[-1] is not block:
+        return None
+    inside = blocks_in(root)
+    if _first_extent(sketch.program, inside) != Poly.of(COLUMNS):
+        return None
+    tiles = {buffer.name for found in inside for buffer, _ in _tiles(sketch.program, found) if len(buffer.shape) == 2}
+    for found in inside:
+        loops = [loop.axes[0].var for loop in loops_of(sketch.program, found)]
+        if len(loops) < 2 or (len(loops) == 2 and found.combine is not None):
+            continue  # sums of a row stay as they are: they are of something that has no rows any more
+        step = Reorder((loops[1], loops[0]))
+        if step.why_not(sketch.program) is not None:
+            return None
+        sketch = sketch.apply(step)
+    for buffer in sorted(tiles):
+        sketch = sketch.apply(TransformLayout(buffer, (1, 1), (1, 0)))
+    return sketch

@@ -39,7 +39,7 @@ from rules.schedule.gpu_tensor_fetch import (
     two_loops,
     wide_dims,
 )
-from rules.schedule.gpu_tensor_region import GpuTensorRegion, factors_of, loops_of, region_of
+from rules.schedule.gpu_tensor_region import GpuTensorRegion, factors_of, loops_of, region_of, turned_region
 from rules.schedule.gpu_tensor_units import COLUMNS, PIECE, ROWS, check_names
 
 ADDRESSING = 48  # registers of a thread for indices, pointers and what the compiler keeps besides
@@ -71,6 +71,10 @@ class GpuTensorRows:
             return []
         plan = region_of(sketch.program, block, tuple(self.units), target)
         if plan is None:
+            turned = turned_region(sketch, block)
+            sketch = sketch if turned is None else turned
+            plan = None if turned is None else region_of(sketch.program, block, tuple(self.units), target)
+        if plan is None:
             return []
         deep = self.stages if target.gpu.capability >= 80 else min(self.stages, 2)
         made = made_by(_Rows(sketch, plan, target.gpu, deep).made)
@@ -84,6 +88,8 @@ class _Rows:
     units    loops that become units, and their intrinsics
     tiles    buffers that become fragments: the tile of each dimension
     fetches  copies into shared memory, and the loop in which each is made
+    lefts    copies of rows that become fragments for the whole kernel; seats, left_seats: loops in which the operands
+             of a product are fetched; steps: the loop over the steps of its sum
     """
 
     sketch: Sketch
@@ -96,6 +102,7 @@ class _Rows:
     lefts: list[str] = field(default_factory=list)
     seats: dict[str, str] = field(default_factory=dict)
     left_seats: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
 
     def made(self) -> Sketch:
         plan = self.plan
@@ -166,17 +173,18 @@ class _Rows:
             return
         (rows, row), halves = self.split(own[0]), stored.scope != "global" and stored.dtype in HALVES
         if len(own) == 3:
-            columns, terms = self.cut(own[1], COLUMNS), self.cut(own[2], plan.units.depth)
-            self.warps((rows[0], terms[0], *rows[1:], columns[0]), (row, columns[1], terms[1]), plan.units.product)
+            (columns, column), (terms, term) = self.cut(own[1], COLUMNS), self.cut(own[2], plan.units.depth)
+            self.warps((rows[0], *terms, *rows[1:], *columns), (row, column, term), plan.units.product)
+            self.steps[name] = (terms or rows)[0]
             self.tiles.setdefault(block.buffer, (ROWS, COLUMNS))
             return
-        columns = self.cut(own[1], COLUMNS, plan.units.depth // COLUMNS if halves else 1)
+        columns, column = self.cut(own[1], COLUMNS, plan.units.depth // COLUMNS if halves else 1)
         unit = "mma.map_16x8"
         if block.combine is not None:
             unit = f"mma.row_{block.combine}_16x8"
         elif block.value == Const(0.0, "float32"):
             unit = "mma.fill_16x8_f32"
-        self.warps((*rows, *columns[:-1]), (row, columns[-1]), unit)
+        self.warps((*rows, *columns), (row, column), unit)
         if block.combine is not None:
             self.tiles.setdefault(block.buffer, (ROWS,))
         elif stored.scope != "global":
@@ -204,11 +212,14 @@ class _Rows:
         self.step(Split(row, (self.plan.fragments, ROWS), (f"{row}_w", f"{row}_f", f"{row}_i")))
         return (f"{row}_w", f"{row}_f"), f"{row}_i"
 
-    def cut(self, loop: str, side: int, group: int = 1) -> tuple[str, ...]:
-        """A loop over columns or terms: units, and what is in one; `group` units are one tile of a factor."""
-        names = (f"{loop}_n", *((f"{loop}_h",) if group > 1 else ()), f"{loop}_j")
-        self.step(Split(loop, (*((group,) if group > 1 else ()), side), names))
-        return names
+    def cut(self, loop: str, side: int, group: int = 1) -> tuple[tuple[str, ...], str]:
+        """A loop over columns or terms: units, where there are several, and what is in one; `group` units are one tile
+        of a factor."""
+        if loop_at(self.sketch.program, loop)[0].axes[0].extent == Poly.of(side):
+            return (), loop
+        outer = (f"{loop}_n", *((f"{loop}_h",) if group > 1 else ()))
+        self.step(Split(loop, (*((group,) if group > 1 else ()), side), (*outer, f"{loop}_j")))
+        return outer, f"{loop}_j"
 
     def warps(self, outer: tuple[str, ...], unit: tuple[str, ...], intrinsic: str) -> None:
         self.step(Reorder((*outer, *unit)))
@@ -221,24 +232,24 @@ class _Rows:
         """Rows that a product reads from memory, as fragments."""
         depth = self.plan.units.depth
         self.sketch, (row, term), _ = two_loops(self.sketch, name)
-        (rows, inner), terms = self.split(row), self.cut(term, depth)
+        (rows, inner), (terms, last) = self.split(row), self.cut(term, depth)
         shape = self.sketch.program.buffer(name).shape
-        self.warps((*rows, terms[0]), (inner, terms[1]), self.plan.units.load_left(transposed=False))
+        self.warps((*rows, *terms), (inner, last), self.plan.units.load_left(transposed=False))
         dims = wide_dims(shape)
         self.tiles[name] = tuple({dims[0]: ROWS, dims[1]: depth}.get(dim, 1) for dim in range(len(shape)))
 
     def right(self, name: str) -> None:
         """What a product reads from memory anew in each iteration: fetched into shared memory, and from there into
         fragments that live for one step of the sum."""
-        units = self.plan.units
         if name in self.left_seats:
-            self.brought(name, "left", self.left_seats[name], units.load_left(transposed=False), ROWS)
-        self.brought(name, "right", self.seats[name], units.load_right(), COLUMNS)
+            self.brought(name, "left", self.left_seats[name])
+        self.brought(name, "right", self.seats[name])
 
-    def brought(self, name: str, part: str, seat: str, unit: str, side: int) -> None:
+    def brought(self, name: str, part: str, seat: str) -> None:
+        units = self.plan.units
         block, place = block_at(self.sketch.program, name)
         known = {buffer.name for buffer in self.sketch.program.buffers}
-        steps = next(loop.axes[0].var for loop in place.loops if loop.kind == "unrolled")
+        steps = self.steps[name]
         moving = _inner(block, place.loops, steps)
         row = {it.var for it in block.iters if variables(it.binding) & _rows_inside(place.loops)}
         summed = {it.var for it in block.iters if it.kind == "reduce"}
@@ -251,7 +262,10 @@ class _Rows:
             self.step(CacheRead(name, load.buffer, "fragment", steps, fragment))
             self.step(CacheRead(fragment, load.buffer, "shared", seat, shared, early=True))
             self.fetches.append((shared, seat))
-            self.sketch = loaded(self.sketch, fragment, unit, (side, self.plan.units.depth), own_first=own_first,
+            unit, side = units.load_right(), COLUMNS
+            if part == "left":
+                unit, side = units.load_left(transposed=not own_first), ROWS
+            self.sketch = loaded(self.sketch, fragment, unit, (side, units.depth), own_first=own_first,
                                  left=part == "left")  # fmt: skip
             return
 

@@ -23,7 +23,7 @@ from pipeline.schedule.steps import Unroll
 from pipeline.schedule.trace import from_json, replay, to_json
 from pipeline.superopt.lowering.lower import lower_mugraph
 from rules.schedule.gpu_tensor_attempt import made_by
-from rules.schedule.gpu_tensor_region import GpuTensorRegion, region_of
+from rules.schedule.gpu_tensor_region import GpuTensorRegion, region_of, turned_region
 from rules.schedule.gpu_tensor_rows import GpuTensorRows
 from tests.rules.schedule.a100 import A100, T4
 from tests.search.spaces import TARGET as CPU
@@ -44,6 +44,8 @@ CASES: dict[str, Case] = {
     "split": split_attention(heads=2, queries=16, keys=64, dim=16, width=16),
     "gated": gated_mlp(rows=16, hidden=64, inner=48),
     "lora": lora(rows=16, hidden=64, outputs=64, rank=16),
+    "gated of eight rows": gated_mlp(rows=8, hidden=64, inner=48),
+    "rmsnorm of eight rows": rmsnorm_linear(rows=8, hidden=64, outputs=64),
     "rmsnorm": rmsnorm_linear(rows=16, hidden=64, outputs=64),
     "layer norm": layer_norm_linear(rows=32, hidden=64, outputs=48),
     "plain": attention(heads=2, queries=32, keys=64, dim=32, width=48, scale=0.5),
@@ -138,7 +140,7 @@ def test_a_kernel_with_loose_ends_is_left_to_other_rules() -> None:
         attention(heads=2, queries=32, keys=40, dim=32, width=48),  # columns
         attention(heads=2, queries=32, keys=64, dim=24, width=48),  # terms of the sum
         attention(heads=2, queries=32, keys=64, dim=32, width=44),  # columns of the result
-        rmsnorm_linear(rows=8, hidden=64, outputs=64),  # fewer rows than a unit has
+        rmsnorm_linear(rows=4, hidden=64, outputs=64),  # fewer rows than a unit has
     ):
         assert in_rows(lowered(case)) == []
 
@@ -150,6 +152,14 @@ def test_a_region_says_what_it_found() -> None:
     assert isinstance(found, GpuTensorRegion)
     assert found.products == ("k0_v15", "k0_v24") and found.loose == ("k0_v10",)
     assert region_of(start.program, blocks(start.program)[0].name, ("f16",), A100) is None
+
+
+def test_eight_rows_become_columns() -> None:
+    start = lowered(CASES["gated of eight rows"])
+    turned = turned_region(start, "k0_out0")
+    assert turned is not None and [str(e) for e in turned.program.buffer("k0_v5_acc").shape][1] == "8"
+    assert turned_region(start, "k0_v5") is None
+    assert turned_region(lowered(CASES["gated"]), "k0_out0") is None
 
 
 def test_a_sketch_without_candidates_is_none() -> None:

@@ -102,6 +102,8 @@ class Run:
                 memory.arena_bytes / 2**20, memory.lower_bound / 2**20,
             )  # fmt: skip
             verification = machine.verified(model, both.decided()[0], module, feeds)
+            for case in verification.failures[:3]:
+                log.error("%s on feeds %s: %s", case.output, case.feeds, case.verdict.reason)
             if self.config.verification.vote and not machine.predicted:
                 vote(peer_model, module.run(None, feeds))
             latency = machine.latency(module, feeds, tuner.total, self.folder)

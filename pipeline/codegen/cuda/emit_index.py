@@ -143,14 +143,17 @@ class IndexEmitter(EmitState):
         type_ = "int" if place.count < 1 << 31 else "long long"
         *outer, last = (converted(text, type_) for text in texts)
         row: Cpp | None = None
+        factor = 1
         for text, extent in zip(outer, place.shape[:-1], strict=True):
-            row = _plus(None if row is None else _times(row, extent), text)
+            factor *= extent
+            if text.text != "0" or row is None:
+                row, factor = _plus(None if row is None else _times(row, factor), text), 1
         if place.swizzled:
-            row = row or Cpp("0", "int")
+            row = Cpp("0", "int") if row is None else _times(row, factor)
             arguments = f"{place.shape[-1]}, {place.item}" + (f", {place.row}" if place.buffer.pad.value else "")
             total = call(f"ms::swizzled<{arguments}>", (row, last), "int")
         else:
-            total = _plus(None if row is None else _times(row, place.row), last)
+            total = _plus(None if row is None else _times(row, factor * place.row), last)
         return _plus(Cpp(place.base, type_, SUM), total) if place.base else total
 
     def read(self, load: Load) -> Cpp:

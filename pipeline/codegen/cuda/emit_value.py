@@ -24,6 +24,8 @@ class ValueEmitter(IndexEmitter):
                 return self.read(expr)
             case Const() | Load() | Var() | Size():
                 return self.index(expr)
+            case Op("and" | "or" as fn, (a, b), "bool"):
+                return self.both(fn, a, b)
             case Op("guard", (condition, value, otherwise), dtype) if dtype != "int64":
                 return self.guard(condition, value, otherwise, VALUE[dtype])
             case Op(fn, (a, b), "bool") if fn in COMPARE and dtype_of(a) == "int64":
@@ -40,6 +42,14 @@ class ValueEmitter(IndexEmitter):
                 return scalar(fn, given, dtype_of(args[0]), dtype)
             case _:
                 assert_never(expr)
+
+    def both(self, fn: str, a: Expr, b: Expr) -> Cpp:
+        """Of two conditions, what is not known."""
+        for known, other in ((self.decide(a), b), (self.decide(b), a)):
+            if known is not None:
+                absorbed = known is (fn == "or")
+                return Cpp("true" if known else "false", "bool") if absorbed else self.value(other)
+        return scalar(fn, (self.value(a), self.value(b)), "bool", "bool")
 
     def guard(self, condition: Expr, value: Expr, otherwise: Expr, type_: str) -> Cpp:
         """Only one of the two is evaluated, as C++ does too."""

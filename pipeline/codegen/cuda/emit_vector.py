@@ -172,13 +172,13 @@ class VectorEmitter(BlockEmitter):
         return [pair for pair in found if id(pair[0]) in kept]
 
     def enter_lanes(self, lanes: Lanes, block: Block, first: Block, tests: list[Expr]) -> None:
-        """Declares the iteration variables that are the same in all lanes and used again."""
+        """Declares the iteration variables that are used again: what they are in all lanes, or in the first."""
         uses = Counter(name for expr in (*block.indices, block.value, *tests) for name in names_of(expr))
         moving = {it.var for it in block.iters if lanes.var in variables(it.binding)}
         for it in first.iters:
             start = self.index(it.binding)
-            if uses[it.var] > 1 and not isinstance(it.binding, Const | Var) and it.var not in moving:
-                start = self.constant(it.var, start)
+            if uses[it.var] > 1 and not isinstance(it.binding, Const | Var):
+                start = self.constant(f"{it.var}_0" if it.var in moving else it.var, start)
             self.env[it.var] = start
 
     def one_by_one(self, lanes: Lanes, block: Block) -> None:

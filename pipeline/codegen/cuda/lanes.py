@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.ir.expr import Const, Expr, Op, Var, affine, substitute, variables
+from pipeline.ir.expr import Const, Expr, Load, Op, Var, affine, children, substitute, variables
 
 Change = Literal["uniform", "unit", "other"]
 
@@ -36,9 +36,11 @@ class Lanes:
                 return "unit" if fn == "mod" else "uniform"
             case Op("add", (a, b), "int64"):
                 kinds = {self.change(a), self.change(b)}
+                if kinds == {"unit"}:
+                    return "other"  # by two
                 return "unit" if kinds == {"unit", "uniform"} else "uniform" if kinds == {"uniform"} else "other"
-            case Op("mul", (a, b), "int64"):
-                return "uniform" if self.change(a) == self.change(b) == "uniform" else "other"
+            case Op() | Load():
+                return "uniform" if all(self.change(part) == "uniform" for part in children(expr)) else "other"
             case _:
                 return "other"
 

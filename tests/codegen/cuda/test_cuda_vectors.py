@@ -32,6 +32,8 @@ def below(a: Expr, b: int) -> Expr:
         (mod(add(mul(OUTER, Const(4)), LANE), 8), "unit"),
         (floordiv(add(mul(OUTER, Const(4)), LANE), 8), "uniform"),
         (mod(add(mul(OUTER, Const(2)), LANE), 8), "other"),
+        (mod(floordiv(add(mul(OUTER, Const(4)), LANE), 8), 3), "uniform"),
+        (add(mod(add(mul(OUTER, Const(4)), LANE), 8), mod(add(mul(OUTER, Const(4)), LANE), 16)), "other"),
         (mod(add(mul(OUTER, Const(4)), LANE), 6), "other"),
         (Op("max", (LANE, OUTER)), "other"),
     ],

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.codegen.cuda.check_outputs import check_outputs
 from pipeline.codegen.cuda.execute import Block, execute
 from pipeline.codegen.cuda.execute_build import find_compiler
-from pipeline.codegen.cuda.execute_llvm import execute_by_llvm
+from pipeline.codegen.cuda.execute_llvm import execute_by_llvm, workspaces_by_llvm
 from pipeline.codegen.cuda.execute_machine import whole_grid
 from pipeline.codegen.cuda.execution import Execution
 from pipeline.codegen.cuda.expected_writes import expected_writes, forgotten
@@ -89,7 +89,10 @@ def _executed(job: CheckJob, reference: Reference, case: Case) -> Execution:
     if find_compiler() is None:
         return execute_by_llvm(job.program, arrays, detect_host())
     chosen = dict(zip(job.source.launches, _chosen(job), strict=True))
-    return execute(job.source, arrays, blocks=chosen.__getitem__, count=False, whole_seconds=WHOLE_SECONDS)
+    return execute(
+        job.source, arrays, blocks=chosen.__getitem__, count=False, whole_seconds=WHOLE_SECONDS,
+        workspaces=workspaces_by_llvm(job.program, arrays, detect_host()),
+    )  # fmt: skip
 
 
 def _chosen(job: CheckJob) -> list[tuple[Block, ...] | None]:

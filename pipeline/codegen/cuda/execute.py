@@ -27,11 +27,13 @@ from pipeline.ir.graph_types import FLOATS, numpy_dtype
 
 Block = tuple[int, int, int]
 BlockChoice = Callable[[Launch], Sequence[Block] | None]
-WorkspaceSource = Callable[[Launch], Mapping[str, np.ndarray]]
+WorkspaceSource = Callable[[Launch], Mapping[str, np.ndarray] | None]
 
 ALL_BLOCKS = 1 << 40
 BUDGET = 2_000_000_000  # accesses and barriers of one execution, of all threads together
 WHOLE_SECONDS = 2.0  # a launch that others need runs whole where that is not expected to take longer
+# What a workspace may differ by, in its largest value: sums of thousands of terms in any order.
+ROUNDING = {"float64": 1e-12, "float32": 1e-4, "float16": 5e-3, "bfloat16": 4e-2}
 _PATTERN = b"\xa5\x5a\xc3\x3c\x96\x69\xf0\x0f"
 _LOCK = threading.Lock()  # the machine's library has one state
 
@@ -82,6 +84,7 @@ def execute(
                 (by the time of the chosen blocks), or where there is no other source of its values
                 Any launch runs whole, whatever was chosen, where that takes no more than `whole_seconds`
     workspaces  gives the values of the workspaces that a launch writes, for those that only ran in part
+                (`execute_llvm.workspaces_by_llvm`); what did run has to agree with them. None: they are not known
     count       count accesses: in all blocks that run, in none, or in so many of each launch
     check       look for races, unwritten elements and copies in flight; without it, only bounds, alignment, barriers
                 and collectives are checked
@@ -183,19 +186,35 @@ class _Run:
         expected = (time.perf_counter() - start) / max(1, len(some)) * len(every)
         needed = self._needed_later(number)
         allowed = max(whole_seconds, WHOLE_SECONDS) if needed else whole_seconds
-        if self.sound and (expected <= allowed or (needed and workspaces is None)):
+        values = None
+        if self.sound and needed and expected > allowed and workspaces is not None:
+            values = workspaces(launch)
+        if self.sound and (expected <= allowed or (needed and values is None)):
             done = set(map(tuple, some.tolist()))
             rest = np.array([block for block in every.tolist() if tuple(block) not in done], np.int32).reshape(-1, 3)
             self._perform(launch, rest, continued=True)
             self._note(launch, len(rest), continued=True)
             return
         self._whole = False
-        if self.sound and needed:
-            assert workspaces is not None
-            values = workspaces(launch)
+        if values is not None:
             for name in needed:
-                self._arrays[name][...] = _fitting(self._argument(name), values)
-                self._machine.fill(name)
+                self._take(launch, name, _fitting(self._argument(name), values))
+
+    def _take(self, launch: Launch, name: str, values: np.ndarray) -> None:
+        """Let later launches find these values, from which what the blocks that ran have written may differ by
+        rounding only."""
+        array, mask = self._arrays[name], self._machine.written(name)
+        got, want = array[mask].astype(np.float64), values[mask].astype(np.float64)
+        largest = float(np.abs(want[np.isfinite(want)]).max(initial=0.0))
+        near = np.isclose(got, want, rtol=0.0, atol=largest * ROUNDING.get(str(array.dtype), 0.0), equal_nan=True)
+        if not near.all():
+            worst = int(np.flatnonzero(~near)[0])
+            told = f"{got[worst]:g} where {want[worst]:g} is right, and {int((~near).sum())} elements in all"
+            self._faults.append(
+                Fault("workspace", launch.symbol, buffer=name, element=int(np.flatnonzero(mask)[worst]), text=told)
+            )
+        array[...] = values
+        self._machine.fill(name)
 
     def result(self) -> Execution:
         outputs = {a.name: self._arrays[a.name] for a in self._source.arguments if a.role == "output"}

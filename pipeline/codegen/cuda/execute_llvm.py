@@ -8,14 +8,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pipeline.codegen.cuda.execute import spoiled
+from pipeline.codegen.cuda.execute import WorkspaceSource, spoiled
 from pipeline.codegen.cuda.execution import Execution, Executor
 from pipeline.codegen.cuda.host_program import host_program
+from pipeline.codegen.cuda.kernel import Launch
+from pipeline.codegen.kernel import Role
 from pipeline.codegen.llvm.build import build_kernel
 from pipeline.codegen.llvm.compile import LoadedObject
 from pipeline.errors import PipelineError
 from pipeline.ir.interpret import interpret
-from pipeline.ir.program import Program
+from pipeline.ir.program import Block, Program, walk
 from pipeline.ir.target import Target
 
 _ALIGN = 64
@@ -42,7 +44,32 @@ def execute_by_llvm(program: Program, arrays: Mapping[str, np.ndarray], host: Ta
     return Execution(outputs, written, by=by, seconds=time.perf_counter() - start)
 
 
-def _run(program: Program, arrays: Mapping[str, np.ndarray], host: Target) -> dict[str, np.ndarray]:
+def workspaces_by_llvm(program: Program, arrays: Mapping[str, np.ndarray], host: Target) -> WorkspaceSource | None:
+    """Where `execute` has the values of workspaces from: the same program through the code generator of CPUs, run when
+    they are first asked for. None where a workspace is written by several regions: it has no one value."""
+    seen: set[str] = set()
+    for region in program.body.body:
+        written = {stmt.buffer for stmt in walk(region) if isinstance(stmt, Block)}
+        if written & seen:
+            return None
+        seen |= written & {buffer.name for buffer in program.buffers if buffer.role == "intermediate"}
+    found: dict[str, np.ndarray] = {}
+
+    def values(launch: Launch) -> Mapping[str, np.ndarray] | None:
+        try:
+            if not found:
+                found.update(_run(program, arrays, host, "workspace"))
+        except PipelineError:  # what cannot be lowered to a CPU has to run whole
+            return None
+        return found
+
+    return values
+
+
+def _run(
+    program: Program, arrays: Mapping[str, np.ndarray], host: Target, role: Role = "output"
+) -> dict[str, np.ndarray]:
+    """The arguments of that role after a run."""
     kernel = build_kernel(host_program(program), host, level=1)
     pointer, i64 = ctypes.c_void_p, ctypes.c_int64
     alone = ctypes.CFUNCTYPE(None, pointer, i64)(lambda barrier, threads: None)
@@ -58,7 +85,7 @@ def _run(program: Program, arrays: Mapping[str, np.ndarray], host: Target) -> di
         if symbol is not None:
             function = ctypes.CFUNCTYPE(None, pointer, i64, i64, pointer)(loaded.address(symbol))
             function(ctypes.addressof(table), 0, 1, None)
-    return {argument.name: buffers[argument.name] for argument in kernel.arguments if argument.role == "output"}
+    return {argument.name: buffers[argument.name] for argument in kernel.arguments if argument.role == role}
 
 
 def _aligned(value: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 FaultKind = Literal[
     "out of bounds", "misaligned", "race", "race between blocks", "unwritten", "copy in flight read",
     "copy in flight overwritten", "barrier", "warp", "shared size", "endless", "crash",
+    "workspace",
 ]  # fmt: skip
 Executor = Literal["source", "llvm", "interpreter"]
 
@@ -24,7 +25,8 @@ class Fault:
              race between blocks: the same in two blocks · unwritten: read before anything was written there · copy in
              flight read, overwritten: touched before the wait that covers the copy · barrier: not all threads reach the
              same one · warp: not all lanes reach the same collective operation · shared size: an array lies outside of
-             what the launch asks for · endless: too many accesses · crash: the process died, or did not end
+             what the launch asks for · endless: too many accesses · crash: the process died, or did not end ·
+             workspace: blocks that stand for all of a launch wrote something else than the values given for it
     block    x, y, z
     element  of the buffer, counted from its start; -1 where it concerns none
     line     of the source, from 1, with its text; 0: unknown

@@ -100,11 +100,20 @@ def test_a_large_launch_runs_in_part_and_its_values_come_from_elsewhere(monkeypa
 
     def workspaces(launch: Launch) -> dict[str, np.ndarray]:
         asked.append(launch.symbol)
-        return {"part": np.full((20, 32), 3.0, np.float32)}
+        return {"part": wanted(feeds) - 1 + error}
 
+    error = np.zeros((20, 32), np.float32)
+    error[8] = 1.0  # a block that does not run
     execution = execute(two(), feeds, blocks=lambda launch: [(7, 0, 0)], workspaces=workspaces)
     assert asked == ["first"] and execution.faults == ()
-    np.testing.assert_array_equal(execution.outputs["y"][7], 4.0)
+    np.testing.assert_allclose(execution.outputs["y"][7], wanted(feeds)[7], rtol=1e-5, atol=1e-5)
+    error[7, 5] = 0.1
+    execution = execute(two(), feeds, blocks=lambda launch: [(7, 0, 0)], workspaces=workspaces)
+    assert [(fault.kind, fault.buffer, fault.element) for fault in execution.faults] == [
+        ("workspace", "part", 7 * 32 + 5)
+    ]
+    error[7, 5] = 0.0
+    execution = execute(two(), feeds, blocks=lambda launch: [(7, 0, 0)], workspaces=workspaces)
     assert [counts.blocks for counts in execution.counts] == [1, 1, 1]
 
 

@@ -8,8 +8,9 @@ import pytest
 from pipeline.codegen.cuda import execute as execute_module
 from pipeline.codegen.cuda.check_outputs import check_outputs
 from pipeline.codegen.cuda.execute import execute
-from pipeline.codegen.cuda.execute_llvm import execute_by_llvm
+from pipeline.codegen.cuda.execute_llvm import execute_by_llvm, workspaces_by_llvm
 from pipeline.codegen.cuda.host_program import host_program
+from pipeline.codegen.cuda.kernel import Launch
 from pipeline.errors import CheckError, UserError
 from pipeline.ir.interpret import interpret
 from pipeline.ir.program import Alloc, Loop, Program, walk
@@ -75,3 +76,31 @@ def test_without_a_compiler_the_source_is_not_run_and_the_error_says_what_to_do(
     monkeypatch.setattr(execute_module, "find_compiler", lambda named: None)
     with pytest.raises(UserError, match="Install"):
         execute(hand.GEMM, {})
+
+
+SUMS = """program sums():
+    input A: float32[6, 8]
+    intermediate W: float32[6]
+    output B: float32[6]
+    body:
+        for i0 in blockIdx.x(6):
+            block first:
+                spatial v in range(6) = i0
+                W[v] = A[v, 0] + A[v, 7]
+        for i1 in blockIdx.x(6):
+            block second:
+                spatial v in range(6) = i1
+                B[v] = W[5 - v] * 2.0:float32
+"""
+
+
+def test_values_of_workspaces_come_from_the_same_program() -> None:
+    source = from_text(SUMS)
+    given = feeds(source)
+    workspaces = workspaces_by_llvm(source, given, native())
+    assert workspaces is not None
+    found = workspaces(Launch("first", (6, 1, 1), 1, 0, ("A", "W")))
+    np.testing.assert_array_equal(found["W"], given["A"][:, 0] + given["A"][:, 7])
+    twice = SUMS.replace("B[v] =", "W[v] =").replace("    output B: float32[6]\n", "").replace("W[5 - v]", "A[v, 1]")
+    again = from_text(twice)
+    assert workspaces_by_llvm(again, given, native()) is None

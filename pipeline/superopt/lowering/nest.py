@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from pipeline.ir.expr import ZERO, Affine, Const, Expr, Var, from_affine
 from pipeline.ir.poly import Poly
+from pipeline.ir.program import Alloc, Block, Buffer, Combine, Iter, Loop, Stmt, sequence
 from pipeline.ir.program import Axis as LoopAxis
-from pipeline.ir.program import Block, Combine, Iter, Loop, Stmt, sequence
 from pipeline.schedule.rewrite import neutral
 from pipeline.superopt.lowering.tile import (
     DTYPE,
@@ -16,6 +17,10 @@ from pipeline.superopt.lowering.tile import (
     Index,
     Tensor,
     cannot,
+    in_tile,
+    kept,
+    rounded,
+    scratch_value,
 )
 
 
@@ -82,8 +87,27 @@ def combine_parts(name: str, parts: Tensor, final: Tensor, kinds: tuple[Combine,
         return final.place(tuple(i.whole for i in s))
 
     start = neutral(kind, DTYPE)
+    lead, rest = spatial[:1], spatial[1:]
+    around = Loop((LoopAxis(f"{name}_all", spatial[0].extent if spatial else Poly.of(1)),), sequence([]), "parallel")
+    if final.dtype == DTYPE:
+        body = sequence([
+            nest(f"{name}_start", final.buffer, rest, (), lambda s, _: start, store, lead=lead, around=name),
+            nest(name, final.buffer, rest, reduced, read, store, kind, lead=lead, around=name, swap=True),
+        ])  # fmt: skip
+        return replace(around, body=body)
+    # what is added up is wider than the result: it is added up in a row of its own
+    row = Buffer(f"{name}_row", kept(rest), DTYPE, "shared")
+    here, value = in_tile(rest), scratch_value(row.name, rest)
+
+    def rounding(s: tuple[Index, ...], _: tuple[Index, ...]) -> Expr:
+        return rounded(value.read(s[len(lead) :]), final.dtype)
+
+    def own(s: tuple[Index, ...]) -> tuple[Expr, ...]:
+        return here(s[len(lead) :])
+
     body = sequence([
-        nest(f"{name}_start", final.buffer, spatial[1:], (), lambda s, _: start, store, lead=spatial[:1], around=name),
-        nest(name, final.buffer, spatial[1:], reduced, read, store, kind, lead=spatial[:1], around=name, swap=True),
+        nest(f"{name}_start", row.name, rest, (), lambda s, _: start, own, lead=lead, around=name),
+        nest(name, row.name, rest, reduced, read, own, kind, lead=lead, around=name, swap=True),
+        nest(f"{name}_round", final.buffer, rest, (), rounding, store, lead=lead, around=name),
     ])  # fmt: skip
-    return Loop((LoopAxis(f"{name}_all", spatial[0].extent if spatial else Poly.of(1)),), body, "parallel")
+    return replace(around, body=Alloc(row, body))

@@ -21,7 +21,7 @@ from pipeline.superopt.label import Opaque, specify
 from pipeline.superopt.spec import Spec, spec_graph
 from pipeline.verification.tolerance import evaluate_with_bound
 from tests.codegen.kernel_runs import native, run_kernel
-from tests.superopt.lowered_cases import attention, gated_mlp, lora, rmsnorm_linear
+from tests.superopt.lowered_cases import attention, gated_mlp, lora, rmsnorm_linear, split_attention, split_product
 from tests.superopt.lowered_runs import at_labels, drawn, programs
 from tests.superopt.spec_agreement import seen
 
@@ -46,7 +46,7 @@ def agree(spec: Spec, got: np.ndarray, feeds: dict[str, np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("case", [attention, gated_mlp, lora, rmsnorm_linear])
+@pytest.mark.parametrize("case", [attention, gated_mlp, lora, rmsnorm_linear, split_product, split_attention])
 def test_halves_are_lowered_right(case: object, dtype: DType) -> None:
     spec, graph = case()  # type: ignore[operator]
     spec = halved(spec, dtype)

@@ -51,11 +51,15 @@ KEYWORDS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Cpp:
-    """An expression: its text, the C++ type of its value, and its level, by which it is put in parentheses."""
+    """An expression: its text, the C++ type of its value, and its level, by which it is put in parentheses.
+
+    half    of a half that was widened: its type in memory, and its text
+    """
 
     text: str
     type: str
     level: int = ATOM
+    half: tuple[str, str] | None = None
 
     def at(self, level: int) -> str:
         """The text as an operand that must bind at least as tightly."""

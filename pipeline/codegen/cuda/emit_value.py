@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from pipeline.codegen.cuda.cpp import HALVES, VALUE, Cpp, call, choice, converted, literal
+from pipeline.codegen.cuda.cpp import HALVES, MEMORY, VALUE, Cpp, choice, converted, literal
 from pipeline.codegen.cuda.emit_index import IndexEmitter, same
 from pipeline.codegen.cuda.emit_state import Place
 from pipeline.codegen.cuda.scalar import COMPARE, scalar
@@ -76,5 +76,5 @@ class ValueEmitter(IndexEmitter):
     def loaded(self, place: Place, element: Cpp) -> Cpp:
         """From what memory holds to what is computed with."""
         if place.buffer.dtype in HALVES:
-            return call("ms::to_float", (element,), "float")
+            return Cpp(f"ms::to_float({element})", "float", half=(MEMORY[place.buffer.dtype], element.text))
         return element

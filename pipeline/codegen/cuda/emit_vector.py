@@ -261,14 +261,14 @@ class VectorEmitter(BlockEmitter):
         pieces = lanes.count // wide.width
         offset = self.offset(wide.place, wide.indices)
         wanted = f"{wide.place.name}_{lanes.count}"
-        if pieces == 1 and not wide.only_if:
+        tests = [self.value(c) for c in wide.only_if if self.decide(c) is not True]
+        if pieces == 1 and not tests:
             name = self.names.new(wanted)
             self.lines.add(f"const auto {name} = ms::load<{wide.width}>({wide.place.name}, {offset});")
             return name
         name = self.vector_array(wide, lanes, wanted)
-        if wide.only_if:
+        if tests:
             self.lines.text[-1] = self.lines.text[-1].removesuffix(";") + " = {};"
-        tests = [self.value(c) for c in wide.only_if if self.decide(c) is not True]
         head = " && ".join(test.at(EQUAL) for test in tests) if len(tests) > 1 else "".join(map(str, tests))
 
         def read() -> None:

@@ -88,6 +88,8 @@ def cast(a: Cpp, source: DType, to: DType) -> Cpp:
 
 def stored(a: Cpp, dtype: DType) -> Cpp:
     """The value in the type that memory holds."""
+    if a.half is not None and a.half[0] == MEMORY[dtype]:
+        return Cpp(a.half[1], MEMORY[dtype])  # as it was: no bit of it has changed
     if dtype in HALVES:
         return call(f"ms::to<{MEMORY[dtype]}>", (converted(a, "float"),), MEMORY[dtype])
     return converted(a, VALUE[dtype])

@@ -1,5 +1,4 @@
-"""What rules ask about a product: does it take longer to read an operand than to compute with it; does one come from
-memory in each call?"""
+"""What rules ask about a product: which operands come from memory, and whether reading one takes longer than computing."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class GpuGemv:
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         if target.gpu is None:
             return []
-        found = product_of(sketch.program, block)
+        found = product_of(sketch.program, block, vectors=True)
         plan = None if found is None else _plan(sketch, found, target.gpu)
         if plan is None:
             return []

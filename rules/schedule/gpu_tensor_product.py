@@ -38,8 +38,11 @@ class GpuTensorProduct:
     turned: bool = False
 
 
-def product_of(program: Program, name: str) -> GpuTensorProduct | None:
-    """The product that a block computes, untouched by other rules; None where it is none."""
+def product_of(program: Program, name: str, *, vectors: bool = False) -> GpuTensorProduct | None:
+    """The product that a block computes, untouched by other rules; None where it is none.
+
+    vectors   a factor may be a vector, without loops of its own: the product has one row
+    """
     block, place = block_at(program, name)
     alone = len(place.path) == len(place.loops) == len(block.iters)
     if block.combine != "sum" or block.init is None or place.prologue or is_scheduled(place) or not alone:
@@ -58,7 +61,8 @@ def product_of(program: Program, name: str) -> GpuTensorProduct | None:
         [v for v in chain if kinds[v] == "spatial" and v in used[a] and v not in used[b]] for a, b in ((0, 1), (1, 0))
     ]
     batch = tuple(v for v in chain if kinds[v] == "spatial" and v not in mine[0] and v not in mine[1])
-    if not sums or not mine[0] or not mine[1] or any(not set(sums) & found for found in used):
+    empty = sum(not loops for loops in mine)
+    if not sums or empty == 2 or (empty and not vectors) or any(not set(sums) & found for found in used):
         return None
     extents = {axis.var: axis.extent.value for axis in place.axes}
     stored = [index.name for index in block.indices if isinstance(index, Var)]

@@ -26,7 +26,16 @@ def turned(rows: int, columns: int, terms: int, *, gelu: bool = False, dtype: st
     return g.finish([("c", g.gelu(c) if gelu else c)])
 
 
+def vector(columns: int, terms: int) -> Graph:
+    """A product with a vector, which has no loop for rows."""
+    g = GraphBuilder()
+    return g.finish(
+        [("c", g.einsum("k,kn->n", g.input("a", (terms,), "float32"), g.input("b", (terms, columns), "float32")))]
+    )
+
+
 PRODUCTS = {
+    "a vector": vector(40, 64),
     "along columns": small.product(4, 64, 100),
     "one row": small.product(1, 40, 64),
     "followed": small.product(3, 64, 64, bias=True, gelu=True),

@@ -172,11 +172,12 @@ class Run:
         """A kernel for each task of the module, the best that was found within the budget; and for that of another
         choice, in favour of alternatives, where it is another one."""
         config, search, verification = self.config, self.config.search, self.config.verification
+        parts = machine.parts(config.measurement)
+        batch = min(search.batch, parts.batch or search.batch)
         budget = Budget(
-            search.trials, search.seconds, search.batch, search.trials_per_task, search.patience, search.min_gain,
+            search.trials, search.seconds, batch, search.trials_per_task, search.patience, search.min_gain,
             search.candidates, config.measurement.finalists, config.measurement.rounds,
         )  # fmt: skip
-        parts = machine.parts(config.measurement)
         builder = self._part(
             Builder, config.measurement.builder, "measurement.builder", function=parts.function, target=machine.target,
             workers=parts.workers, options=parts.options,

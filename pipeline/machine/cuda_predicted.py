@@ -21,6 +21,9 @@ from pipeline.runtime.host_module import HostModule
 from pipeline.space.partition import Partition
 from pipeline.verification.module_gate import Report
 
+# The model has ranked them already, and executing a source takes seconds: a few, so that every task has its turn.
+BATCH = 4
+
 log = logging.getLogger("pipeline")
 
 
@@ -52,7 +55,7 @@ class PredictedCuda(CudaMachine):
             )
         workers = measurement.workers or self.threads
         given = {"predict": self.seconds, "workers": workers}
-        return Parts(build_kernel, {}, workers, measurement.predicted, given)
+        return Parts(build_kernel, {}, workers, measurement.predicted, given, BATCH)
 
     def open(self, path: Path) -> HostModule:
         return HostModule(load_cuda_artifact(path).plan)

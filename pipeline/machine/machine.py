@@ -47,6 +47,7 @@ class Parts:
     workers             processes that build
     runner              the component that measures, or predicts
     given               what its constructor may take beside the target
+    batch               candidates of one batch, at most; None: as many as the configuration says
     """
 
     function: Callable[..., BuiltKernel]
@@ -54,6 +55,7 @@ class Parts:
     workers: int
     runner: Component
     given: Mapping[str, object] = field(default_factory=dict)
+    batch: int | None = None
 
 
 class Machine(Protocol):

@@ -1,4 +1,4 @@
-"""What rules ask about a product: which operands come from memory, and whether reading one takes longer than computing."""
+"""What rules ask about a product: which operands come from memory, and does reading one take longer than computing."""
 
 from __future__ import annotations
 

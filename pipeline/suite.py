@@ -18,7 +18,7 @@ def write_table(folder: Path) -> None:
     for path in sorted(folder.glob("*/summary.json"), key=lambda path: _natural(path.parent.name)):
         found[path.parent.name] = json.loads(path.read_text(encoding="utf-8"))
     (folder / "table.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    for line in table(found):
+    for line in table(found) if found else ():
         log.info("%s", line)
 
 

@@ -68,6 +68,11 @@ def test_products_of_another_precision_are_another_model(here: Run, tmp_path: Pa
         assert {port.type for port in (*session.get_inputs(), *session.get_outputs())} == {"tensor(float)"}
 
 
+def test_measuring_on_a_gpu_for_a_cpu_is_a_mistake(here: Run) -> None:
+    with pytest.raises(UserError, match=r"measures on GPUs, and the target is a CPU.*measurement=local"):
+        here("search.trials=1", predicted={"_target_": "pipeline.measurement.cuda_predicted.PredictedRunner"})
+
+
 def test_a_second_run_measures_nothing_and_ends_the_same(here: Run, tmp_path: Path) -> None:
     first = here("search.trials=4", "search.batch=2")
     before = records(tmp_path)

@@ -89,3 +89,10 @@ def test_the_jobs_of_a_sweep_come_in_the_order_of_their_numbers(tmp_path: Path) 
         (tmp_path / name / "summary.json").write_text(json.dumps(run()), encoding="utf-8")
     write_table(tmp_path)
     assert list(json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))) == ["9-gmm", "10-gmm"]
+
+
+def test_without_a_run_there_is_no_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "pipeline"):
+        write_table(tmp_path)
+    assert not caplog.messages
+    assert json.loads((tmp_path / "table.json").read_text()) == {}

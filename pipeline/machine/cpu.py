@@ -15,6 +15,7 @@ from pipeline.codegen.llvm.known_target import refuse_unknown
 from pipeline.codegen.llvm.link import link
 from pipeline.codegen.module import ModulePlan
 from pipeline.config import Config, MeasurementSettings
+from pipeline.errors import ConfigError
 from pipeline.ir.graph import Graph
 from pipeline.ir.program import Program
 from pipeline.ir.target import Target
@@ -52,6 +53,13 @@ class CpuMachine:
         self.threads = target.cores
 
     def parts(self, measurement: MeasurementSettings) -> Parts:
+        if measurement.predicted is not None:  # what only GPUs have: times that nobody measured
+            raise ConfigError(
+                "this choice measures on GPUs, and the target is a CPU",
+                where="measurement",
+                why=f"the target is {self.target.name}",
+                todo="Choose measurement=local, or a target that is a GPU, such as target=a100",
+            )
         return Parts(build_kernel, {"level": self._level}, measurement.workers or self.target.cores, measurement.runner)
 
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:

@@ -21,6 +21,7 @@ from pipeline.codegen.cuda.execution import Execution
 from pipeline.codegen.cuda.kernel import CudaKernel
 from pipeline.codegen.cuda.launch_plan import LaunchPlan, PlannedCall
 from pipeline.codegen.cuda.sample_blocks import sample_blocks
+from pipeline.codegen.cuda.scratch_folder import sweep
 from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_types import numpy_dtype
@@ -63,6 +64,7 @@ def verify_plan(model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, 
             usual=(dict(feeds),),
         )  # fmt: skip
         wrong = by_reference.wrong()
+    sweep()  # of what the workers compiled
     return replace(flow, verified=flow.verified and not wrong, cases=(*flow.cases, *wrong))
 
 

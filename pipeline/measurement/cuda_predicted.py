@@ -14,6 +14,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 from pipeline.codegen.cuda.kernel import CudaKernel
+from pipeline.codegen.cuda.scratch_folder import sweep
 from pipeline.ir.program import Program
 from pipeline.ir.target import Gpu, Target
 from pipeline.measurement.cuda_check import CheckJob, CheckResult, check_kernel, set_up
@@ -75,6 +76,7 @@ class PredictedRunner:
     def close(self) -> None:
         self._pool.close()
         self._folder.cleanup()
+        sweep()  # of what its workers compiled
 
     def __enter__(self) -> PredictedRunner:
         return self

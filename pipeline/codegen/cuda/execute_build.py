@@ -8,11 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.codegen.cuda.kernel import CudaSource
+from pipeline.codegen.cuda.scratch_folder import scratch_folder
 from pipeline.errors import CodegenError
 
 HERE = Path(__file__).resolve().parent
@@ -49,12 +49,6 @@ class HostLibraries:
 
     machine: Path
     kernel: Path
-
-
-@functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Where this process keeps what it compiled; removed when it ends."""
-    return tempfile.TemporaryDirectory(prefix="muschedule-host-")
 
 
 def find_compiler(named: str = "") -> str | None:
@@ -98,7 +92,7 @@ _MACHINES: dict[str, Path] = {}  # by compiler
 def machine_library(compiler: str) -> Path:
     """The library of the machine itself."""
     if compiler not in _MACHINES:
-        path = Path(_folder().name) / f"machine-{_name(compiler)}.so"
+        path = scratch_folder() / f"machine-{_name(compiler)}.so"
         _compile(compiler, HERE / MACHINE, path, ("-O2",))
         _MACHINES[compiler] = path
     return _MACHINES[compiler]
@@ -113,7 +107,7 @@ def adopt_machine(compiler: str, path: Path) -> None:
 @functools.lru_cache(maxsize=64)
 def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
     name = _name(text, str(granule), compiler, str(level))
-    folder = Path(_folder().name)
+    folder = scratch_folder()
     written = folder / f"kernel-{name}.cpp"
     written.write_text(text, encoding="utf-8")
     path = folder / f"kernel-{name}.so"
@@ -125,7 +119,7 @@ def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
 @functools.cache
 def knows(compiler: str, flags: tuple[str, ...]) -> bool:
     """Whether the compiler takes these flags, and finds the headers that the machine includes."""
-    probe = Path(_folder().name) / "probe.cpp"
+    probe = scratch_folder() / "probe.cpp"
     probe.write_text("".join(f"#include <{header}>\n" for header in HEADERS), encoding="utf-8")
     try:
         _compile(compiler, probe, probe.with_suffix(".so"), flags)

@@ -19,6 +19,7 @@ from pipeline.errors import UserError
 from pipeline.machine import cpu
 from pipeline.report.summary import Summary
 from pipeline.runtime.session import Session
+from pipeline.search.contest import Contest
 from pipeline.superopt.enumeration import searching
 from tests.engine_runs import QUICK, artifact_is_whole, records, run, start, summary
 
@@ -162,7 +163,9 @@ def test_an_interrupt_while_modules_are_compared_leaves_the_one_of_the_fastest_k
         raise KeyboardInterrupt
 
     forced(monkeypatch, faster=False)
-    monkeypatch.setattr(engine, "FAVOUR", 1e-9)  # so that there is a module of fused kernels to be compared with
+    # so that there is a module of fused kernels to be compared with
+    monkeypatch.setattr(engine, "FAVOUR", 1e-9)
+    monkeypatch.setattr(Contest, "starts", lambda contest, task: 1e9)
     monkeypatch.setattr(cpu, "faster", interrupt)
     made = here(*NORMALISED, *FEW)
     assert "interrupted: the modules are not compared" in caplog.text

@@ -73,7 +73,7 @@ class Run:
 
     def all(self) -> Summary:
         workload: Workload = self._part(Workload, self.config.workload, "workload")
-        model = in_precision(workload.build(self.config.seed), self.config.precision)
+        model = in_precision(self._built(workload), self.config.precision)
         described = workload.describe()
         if self.config.precision != "model":
             described += f", products of {self.config.precision}"
@@ -124,6 +124,21 @@ class Run:
         return summary
 
     # ------------------------------------------------------------------ stages
+
+    def _built(self, workload: Workload) -> Graph:
+        """The model. That a dtype lacks an operation (exp of int8) is the user's mistake where it was chosen."""
+        try:
+            return workload.build(self.config.seed)
+        except CheckError as error:
+            dtype = self.config.workload.arguments.get("dtype")
+            if dtype is None:
+                raise
+            raise UserError(
+                f"the workload cannot be computed in {dtype}",
+                where="workload.dtype",
+                why=error.why,
+                todo="Choose float32, float16 or bfloat16",
+            ) from error
 
     def _rewritten(self, graph: Graph) -> Graph:
         for number, component in enumerate(self.config.rules.graph):

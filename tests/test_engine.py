@@ -73,6 +73,11 @@ def test_measuring_on_a_gpu_for_a_cpu_is_a_mistake(here: Run) -> None:
         here("search.trials=1", predicted={"_target_": "pipeline.measurement.cuda_predicted.PredictedRunner"})
 
 
+def test_a_dtype_that_a_workload_cannot_be_computed_in_is_a_mistake(here: Run) -> None:
+    with pytest.raises(UserError, match=r"workload\.dtype: the workload cannot be computed in bool.*Choose float32"):
+        here("workload.dtype=bool", "search.trials=1")
+
+
 def test_a_second_run_measures_nothing_and_ends_the_same(here: Run, tmp_path: Path) -> None:
     first = here("search.trials=4", "search.batch=2")
     before = records(tmp_path)

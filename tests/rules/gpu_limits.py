@@ -1,4 +1,4 @@
-"""Sampled candidates of MetaSchedule's operators on a GPU, each compiled: does any fail for a limit of the device?
+"""Sampled candidates of MetaSchedule's operators on a GPU, each compiled, and what fails for a limit of the device.
 
     python -m tests.rules.gpu_limits 10000 --target a100 --dtype float16 --processes 2
 

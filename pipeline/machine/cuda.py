@@ -50,10 +50,7 @@ class CudaMachine:
 
     def facts_of(self, program: Program) -> KernelFacts | None:
         found = predict(program, build_kernel(program, self.target), self.target)
-        return KernelFacts(
-            bound=found.bound, of_peak=found.of_peak, registers=found.registers, spill_bytes=found.spill_bytes,
-            shared_bytes=found.shared_bytes, launches=found.launches,
-        )  # fmt: skip
+        return KernelFacts.model_validate(found, from_attributes=True)
 
     def facts(self) -> MachineFacts:
         target = self.target

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from pipeline.ir.target import Target
 from pipeline.measurement.bench_job import BenchJob, BenchResult
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.guarded import GuardedBuffer
-from pipeline.measurement.protocol import CacheState, Reference
+from pipeline.measurement.protocol import Reference
 from pipeline.measurement.reference_files import ReferenceFiles, read
-from pipeline.measurement.sampling import Clock, Samples, SamplingPolicy, interleave, sample
-from pipeline.verification.verdict import compare
+from pipeline.measurement.sampling import Clock, SamplingPolicy
+from pipeline.measurement.trial import Trial, checked_and_timed
 
 _FLUSH_FACTOR = 2
 _CONSTANTS = -1  # in the place of a case's number
@@ -71,43 +71,14 @@ def perform(job: BenchJob[Kernel]) -> tuple[BenchResult, ...]:
     """Check and time. Raises only where the job itself makes no sense; a wrong kernel is a failure in its result."""
     bench = _BENCH[0]
     reference = bench.use(job.reference)
-    cache: CacheState = "cold" if job.policy.flush_cache else "warm"
-    trials, starts = [], []
-    for kernel in job.kernels:
-        starts.append(time.perf_counter())
-        trials.append(_Trial(bench, kernel, reference))
-        trials[-1].check(reference)
-    sound = [trial for trial in trials if trial.failure is None]
-    taken: dict[int, Samples] = {}
-    if job.rounds is not None:
-        clocks = [trial.clock(job.policy) for trial in sound]
-        for trial, samples in zip(sound, interleave(clocks, job.policy, job.rounds), strict=True):
-            taken[id(trial)] = samples
-    else:
-        for trial in sound:
-            taken[id(trial)] = sample(trial.clock(job.policy), job.policy, job.best_ns)
-    for trial in trials:
-        trial.check_guards("while it was timed")
-    return tuple(
-        BenchResult(
-            Samples((), 1) if trial.failure is not None else taken[id(trial)],
-            trial.failure,
-            trial.max_absolute,
-            trial.max_relative,
-            trial.tolerance,
-            time.perf_counter() - start,
-            cache,
-        )
-        for trial, start in zip(trials, starts, strict=True)
-    )
+    return checked_and_timed(job, reference, lambda kernel: _Trial(bench, kernel, reference))
 
 
-class _Trial:
+class _Trial(Trial):
     """One kernel with its buffers."""
 
     def __init__(self, bench: Bench, kernel: Kernel, reference: Reference) -> None:
-        self.failure: Failure | None = None
-        self.max_absolute = self.max_relative = self.tolerance = 0.0
+        super().__init__()
         self._bench, self._kernel = bench, kernel
         self._team = bench.team(kernel.threads if kernel.parallel else 1)
         barrier = {"muschedule_barrier": bench.team_code.address("muschedule_barrier")}
@@ -122,8 +93,6 @@ class _Trial:
         self._run_prologue()
 
     def check(self, reference: Reference) -> None:
-        """Run every case once from spoiled outputs, and compare."""
-        nearest = -1.0
         for number, case in enumerate(reference.cases):
             for argument in self._kernel.arguments:
                 if argument.role in ("output", "workspace"):
@@ -131,17 +100,8 @@ class _Trial:
             self._team.run(self._entry, self._tables[number].ctypes.data)
             self.check_guards(f"in case {number}")
             self._check_inputs(number, reference.cases[number].inputs)
-            for argument in self._kernel.arguments:
-                if argument.role != "output" or self.failure is not None:
-                    continue
-                name = argument.name
-                verdict = compare(self._own[name].array, case.expected[name], case.tolerance[name])
-                self.max_absolute = max(self.max_absolute, verdict.max_absolute)
-                self.max_relative = max(self.max_relative, verdict.max_relative)
-                if verdict.share > nearest:
-                    nearest, self.tolerance = verdict.share, verdict.tolerance
-                if not verdict.ok:
-                    self.failure = Failure("wrong", f"case {number}, output {name}: {verdict.reason}")
+            outputs = (argument.name for argument in self._kernel.arguments if argument.role == "output")
+            self.judge(number, case, {name: partial(getattr, self._own[name], "array") for name in outputs})
         self._check_inputs(_CONSTANTS, reference.constants)
 
     def check_guards(self, when: str) -> None:

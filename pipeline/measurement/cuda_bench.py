@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +21,10 @@ from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.measurement.bench_job import BenchJob, BenchResult
 from pipeline.measurement.failure import Failure
-from pipeline.measurement.protocol import CacheState, Reference
+from pipeline.measurement.protocol import Reference
 from pipeline.measurement.reference_files import ReferenceFiles, read
-from pipeline.measurement.sampling import Clock, Samples, SamplingPolicy, interleave, sample
-from pipeline.verification.verdict import compare
+from pipeline.measurement.sampling import Clock, SamplingPolicy
+from pipeline.measurement.trial import Trial, checked_and_timed
 
 _FLUSH_FACTOR = 2  # of L2, that is written over before a cold sample
 _GUARD = 4096  # bytes on both sides of what a kernel writes
@@ -81,45 +80,18 @@ def perform(job: BenchJob[CudaKernel]) -> tuple[BenchResult, ...]:
     """Check and time. A wrong kernel is a failure in its result; one that breaks the context ends the process."""
     bench = _BENCH[0]
     reference = bench.use(job.reference)
-    cache: CacheState = "cold" if job.policy.flush_cache else "warm"
-    trials: list[_Trial] = []
-    starts: list[float] = []
     try:
-        for kernel in job.kernels:
-            starts.append(time.perf_counter())
-            trials.append(_Trial(bench, kernel, reference))
-            trials[-1].check(reference)
-        sound = [trial for trial in trials if trial.failure is None]
-        taken: dict[int, Samples] = {}
-        if job.rounds is not None:
-            clocks = [trial.clock(job.policy) for trial in sound]
-            for trial, samples in zip(sound, interleave(clocks, job.policy, job.rounds), strict=True):
-                taken[id(trial)] = samples
-        else:
-            for trial in sound:
-                taken[id(trial)] = sample(trial.clock(job.policy), job.policy, job.best_ns)
-        for trial in trials:
-            trial.check_guards("while it was timed")
-        for trial in trials:
-            trial.free()
+        return checked_and_timed(job, reference, lambda kernel: _Trial(bench, kernel, reference))
     except MeasureError as error:  # nothing that this context says from now on is to be believed
         print(error, flush=True)
         os._exit(70)
-    return tuple(
-        BenchResult(
-            Samples((), 1) if trial.failure is not None else taken[id(trial)], trial.failure, trial.max_absolute,
-            trial.max_relative, trial.tolerance, time.perf_counter() - start, cache,
-        )
-        for trial, start in zip(trials, starts, strict=True)
-    )  # fmt: skip
 
 
-class _Trial:
+class _Trial(Trial):
     """One kernel with its buffers."""
 
     def __init__(self, bench: _Bench, kernel: CudaKernel, reference: Reference) -> None:
-        self.failure: Failure | None = None
-        self.max_absolute = self.max_relative = self.tolerance = 0.0
+        super().__init__()
         self._bench, self._kernel, self._device = bench, kernel, bench.device
         self._prologue, self._functions = bench.device.functions(kernel)
         self._graphs: dict[int, Any] = {}
@@ -135,8 +107,6 @@ class _Trial:
         self._device.synchronize(bench.stream)
 
     def check(self, reference: Reference) -> None:
-        """Run every case once from spoiled outputs, and compare."""
-        nearest = -1.0
         for number, case in enumerate(reference.cases):
             for argument, base in self._own.values():
                 if argument.role in ("output", "workspace"):
@@ -144,21 +114,17 @@ class _Trial:
             self._queue(self._functions, self._tables[number])
             self._device.synchronize(self._bench.stream)
             self.check_guards(f"in case {number}")
-            for name, (argument, base) in self._own.items():
-                if argument.role != "output" or self.failure is not None:
-                    continue
-                got = np.empty(argument.shape, numpy_dtype(argument.dtype))
-                self._device.download(got, base + _GUARD, self._bench.stream)
-                self._device.synchronize(self._bench.stream)
-                verdict = compare(got, case.expected[name], case.tolerance[name])
-                self.max_absolute = max(self.max_absolute, verdict.max_absolute)
-                self.max_relative = max(self.max_relative, verdict.max_relative)
-                if verdict.share > nearest:
-                    nearest, self.tolerance = verdict.share, verdict.tolerance
-                if not verdict.ok:
-                    self.failure = Failure("wrong", f"case {number}, output {name}: {verdict.reason}")
+            outputs = (name for name, (argument, _) in self._own.items() if argument.role == "output")
+            self.judge(number, case, {name: functools.partial(self._read, name) for name in outputs})
             self._check_inputs(number, case.inputs)
         self._check_inputs(-1, reference.constants)
+
+    def _read(self, name: str) -> np.ndarray[Any, Any]:
+        argument, base = self._own[name]
+        got = np.empty(argument.shape, numpy_dtype(argument.dtype))
+        self._device.download(got, base + _GUARD, self._bench.stream)
+        self._device.synchronize(self._bench.stream)
+        return got
 
     def check_guards(self, when: str) -> None:
         for name, (argument, base) in self._own.items():
@@ -200,7 +166,7 @@ class _Trial:
 
         return run
 
-    def free(self) -> None:
+    def close(self) -> None:
         for graph in self._graphs.values():
             self._device.discard_graph(graph)
         for _, base in self._own.values():

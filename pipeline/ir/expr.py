@@ -291,3 +291,13 @@ def less(a: Expr, b: Expr) -> Expr:
 def both(a: Expr | None, b: Expr) -> Expr:
     """a and b, where no first condition means b alone."""
     return b if a is None else Op("and", (a, b), "bool")
+
+
+def conjuncts(condition: Expr) -> Iterator[Expr]:
+    """The conditions that all have to hold for it to hold."""
+    match condition:
+        case Op("and", (a, b)):
+            yield from conjuncts(a)
+            yield from conjuncts(b)
+        case _:
+            yield condition

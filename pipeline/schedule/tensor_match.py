@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.ir.expr import Expr, Load, Op, affine
 from pipeline.ir.poly import Poly, product
-from pipeline.ir.program import Block, Buffer, Loop
+from pipeline.ir.program import Block, Buffer, Loop, Stmt
 from pipeline.schedule.intrinsics import Intrinsic
 from pipeline.schedule.nest import over_loops
 
@@ -40,8 +40,8 @@ def row_major(buffer: Buffer) -> tuple[Poly, ...]:
 
 def match_intrinsic(loop: Loop, intrinsic: Intrinsic, strides: Strides) -> TensorMatch | str:
     """The match, or why the nest is not what the intrinsic computes. `strides` are those of the buffers in memory."""
-    variables, extents, stmt = _nest(loop)
-    _, wanted, _ = _nest(intrinsic.loop)
+    variables, extents, stmt = unit_nest(loop)
+    _, wanted, _ = unit_nest(intrinsic.loop)
     if not isinstance(stmt, Block):
         return f"loop {variables[0]} is not a perfect nest around one block"
     if extents != wanted:
@@ -72,7 +72,7 @@ def _other_steps(
     strides: Strides,
 ) -> str | None:
     """Why operands do not lie in memory as the intrinsic wants them."""
-    model, (wanted_variables, _, _) = intrinsic.block, _nest(intrinsic.loop)
+    model, (wanted_variables, _, _) = intrinsic.block, unit_nest(intrinsic.loop)
     needed_at = {load.buffer: load.indices for load in _loads(model.value)} | {model.buffer: model.indices}
     for name, operand in operands.items():
         given = _steps(block, operand.indices, strides(operand.buffer), variables)
@@ -85,11 +85,11 @@ def _other_steps(
     return None
 
 
-def _nest(loop: Loop) -> tuple[tuple[str, ...], tuple[Poly, ...], object]:
+def unit_nest(loop: Loop) -> tuple[tuple[str, ...], tuple[Poly, ...], Stmt]:
     """The variables and extents of a perfect nest, and what is inside."""
     variables: list[str] = []
     extents: list[Poly] = []
-    stmt: object = loop
+    stmt: Stmt = loop
     while isinstance(stmt, Loop):
         variables += [axis.var for axis in stmt.axes]
         extents += [axis.extent for axis in stmt.axes]

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pipeline.ir.expr import Const, Expr, affine, loads
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Buffer, Loop, Stmt
+from pipeline.ir.program import Block, Buffer, Loop
 from pipeline.schedule.intrinsic import Intrinsic, Kind
 from pipeline.schedule.nest import over_loops, reads
-from pipeline.schedule.tensor_match import Operand, match_intrinsic, row_major
+from pipeline.schedule.tensor_match import Operand, match_intrinsic, row_major, unit_nest
 
 Form = Literal["tile", "rows", "lanes", "one"]
 BufferOf = Callable[[str], Buffer]
@@ -65,18 +65,6 @@ def match_unit(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMat
             return f"block {stmt.name} reaches {NAMES[forms[name]]} of {name} and {NAMES[form]} of it"
     reason = _why_not(stmt, variables, intrinsic, forms, buffer_of)
     return UnitMatch(stmt, variables, forms) if reason is None else reason
-
-
-def unit_nest(loop: Loop) -> tuple[tuple[str, ...], tuple[Poly, ...], Stmt]:
-    """The variables and extents of a perfect nest, and what is inside."""
-    variables: list[str] = []
-    extents: list[Poly] = []
-    stmt: Stmt = loop
-    while isinstance(stmt, Loop):
-        variables += [axis.var for axis in stmt.axes]
-        extents += [axis.extent for axis in stmt.axes]
-        stmt = stmt.body
-    return tuple(variables), tuple(extents), stmt
 
 
 def fragment_uses(block: Block, buffer_of: BufferOf) -> Iterator[tuple[str, tuple[Expr, ...]]]:

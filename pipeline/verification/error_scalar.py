@@ -25,7 +25,7 @@ _ORDERED = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 # Sums take the errors of their terms for independent. A rounding to a half is a term's largest error by far, evenly
 # spread up to the unit: three units are five of its deviations at least, seven for most, so that no sum of many is
-# found wrong by chance.
+# found wrong by chance. A cast that nothing adds up is given three units, too, where one would do.
 SPREAD = 3.0
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeline.ir.expr import Load, Var, loads, variables
 from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.target import Gpu, Target
 from pipeline.schedule.constraint import AtMost
-from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import (
     Bind,
@@ -17,7 +15,6 @@ from pipeline.schedule.steps import (
     CacheRead,
     ComputeAt,
     DecomposeReduction,
-    Flatten,
     Frame,
     Fuse,
     Privatize,
@@ -31,6 +28,7 @@ from pipeline.schedule.steps import (
     Unroll,
 )
 from pipeline.schedule.variables import Choice, Tile
+from rules.schedule.gpu_framed_result import flat_result, result_loops
 from rules.schedule.gpu_tensor_attempt import made_by
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
 from rules.schedule.gpu_tensor_operands import with_casts
@@ -112,7 +110,7 @@ def _tiled(sketch: Sketch, found: GpuTensorProduct, units: GpuTensorUnits, gpu: 
               found.left, found.right)
     )  # fmt: skip
     sketch = epilogue(sketch, f"{name}_out")
-    sketch = _flat(sketch, found)
+    sketch = flat_result(sketch, found)
     m, n, k = (f"{name}_{letter}" for letter in "mnk")
     rows = (f"{m}_g", f"{m}_0", f"{m}_w", f"{m}_f", f"{m}_i")
     columns = (f"{n}_0", f"{n}_w", f"{n}_f", f"{n}_i")
@@ -124,7 +122,7 @@ def _tiled(sketch: Sketch, found: GpuTensorProduct, units: GpuTensorUnits, gpu: 
     tail = (rows[2], columns[1], sums[1], rows[3], columns[2], rows[4], columns[3], sums[2])
     sketch = sketch.apply(Reorder((*grid, sums[0], *tail)))
     out, batch = f"{name}_out", len(found.batch)
-    row, column = _result_loops(sketch, out, batch)
+    row, column = result_loops(sketch, out, batch)
     sketch = sketch.apply(ReverseComputeAt(out, rows[1]))
     sketch = sketch.apply(SetScope(f"{name}_tile", "shared", rows[1]))
     sketch = sketch.apply(DecomposeReduction(name, sums[0]))
@@ -224,37 +222,6 @@ def _waste(length: int, unit: int) -> int:
     """The largest side of a tile along so many rows: not twice as much as there is."""
     whole = -(-length // unit) * unit
     return max(unit, whole + whole // 2)
-
-
-def _flat(sketch: Sketch, found: GpuTensorProduct) -> Sketch:
-    """The result with one loop for its rows and one for its columns."""
-    out = f"{found.block}_out"
-    block, place = block_at(sketch.program, out)
-    batch = len(found.batch)
-    tile = next(load for load in loads(block.value) if load.buffer == f"{found.block}_tile")
-    by_iter = {it.var: it.binding.name for it in block.iters if isinstance(it.binding, Var)}
-    for group, letter, index in zip((found.rows, found.columns), "mn", tile.indices[batch:], strict=True):
-        if len(group) > 1:
-            used = {by_iter[node] for node in variables(index)}
-            loops = [loop.axes[0].var for loop in place.loops]
-            mine = [loop for loop in loops if loop in used]
-            if len(mine) > 1:
-                others = [loop for loop in loops if loop not in used]
-                sketch = sketch.apply(Reorder((*others, *mine)))
-                sketch = sketch.apply(Flatten(tuple(mine), f"{out}_{letter}"))
-                _, place = block_at(sketch.program, out)
-    return sketch
-
-
-def _result_loops(sketch: Sketch, out: str, batch: int) -> tuple[str, str]:
-    """The loops that will run over the rows and the columns of a tile of the result, once it is moved."""
-    block, _ = block_at(sketch.program, out)
-    tile = next(load for load in loads(block.value) if load.buffer == out.removesuffix("_out") + "_tile")
-    assert isinstance(tile, Load)
-    numbers = {it.var: number for number, it in enumerate(block.iters)}
-    row, column = tile.indices[batch:]
-    assert isinstance(row, Var) and isinstance(column, Var)
-    return f"{out}_{numbers[row.name]}", f"{out}_{numbers[column.name]}"
 
 
 def _warps(sketch: Sketch, warps: tuple[str, str], unrolled: tuple[str, ...]) -> Sketch:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeline.ir.expr import Load, Var, loads, variables
 from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
 from pipeline.ir.target import Gpu, Target
 from pipeline.schedule.constraint import AtMost, MultipleOf
-from pipeline.schedule.nest import block_at, find_buffer
+from pipeline.schedule.nest import find_buffer
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import (
     Bind,
     ComputeAt,
     DecomposeReduction,
-    Flatten,
     Frame,
     Fuse,
     Privatize,
@@ -31,6 +29,7 @@ from pipeline.schedule.steps import (
 from pipeline.schedule.variables import Choice
 from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_fetch import fetched
+from rules.schedule.gpu_framed_result import flat_result, result_loops
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.multi_level_tiling import epilogue
 
@@ -176,35 +175,6 @@ def _upto(options: tuple[int, ...], most: int) -> tuple[int, ...]:
 def _waste(length: int) -> int:
     """The largest side of a tile along so many: not twice as much as there is."""
     return max(8, length + length // 2)
-
-
-def flat_result(sketch: Sketch, found: GpuTensorProduct) -> Sketch:
-    """The result with one loop for its rows and one for its columns."""
-    out, batch = f"{found.block}_out", len(found.batch)
-    for number, letter in enumerate("mn"):
-        block, place = block_at(sketch.program, out)
-        by_iter = {it.var: it.binding.name for it in block.iters if isinstance(it.binding, Var)}
-        index = next(load for load in loads(block.value) if load.buffer == f"{found.block}_tile").indices[
-            batch + number
-        ]
-        used = {by_iter[node] for node in variables(index)}
-        names = [loop.axes[0].var for loop in place.loops]
-        mine = [loop for loop in names if loop in used]
-        if len(mine) > 1:
-            sketch = sketch.apply(Reorder((*(loop for loop in names if loop not in used), *mine)))
-            sketch = sketch.apply(Flatten(tuple(mine), f"{out}_{letter}"))
-    return sketch
-
-
-def result_loops(sketch: Sketch, out: str, batch: int) -> tuple[str, str]:
-    """The loops that will run over the rows and the columns of a tile of the result, once it is moved."""
-    block, _ = block_at(sketch.program, out)
-    tile = next(load for load in loads(block.value) if load.buffer == out.removesuffix("_out") + "_tile")
-    assert isinstance(tile, Load)
-    numbers = {it.var: number for number, it in enumerate(block.iters)}
-    row, column = tile.indices[batch:]
-    assert isinstance(row, Var) and isinstance(column, Var)
-    return f"{out}_{numbers[row.name]}", f"{out}_{numbers[column.name]}"
 
 
 def _stored(sketch: Sketch, row: str, column: str, sizes: _Sizes) -> Sketch:

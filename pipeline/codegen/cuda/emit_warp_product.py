@@ -9,7 +9,7 @@ from pipeline.codegen.cuda.cpp import EQUAL, VALUE, Cpp, choice, literal
 from pipeline.codegen.cuda.emit_warp_reduce import ReduceEmitter
 from pipeline.codegen.cuda.fragment_layout import product_layout
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import Const, Expr, Op, substitute, variables
+from pipeline.ir.expr import Const, Expr, Op, conjuncts, substitute, variables
 from pipeline.ir.program_text import expr_text
 from pipeline.schedule.intrinsics import INTRINSICS
 from pipeline.schedule.unit_match import UnitMatch
@@ -79,7 +79,7 @@ class ProductEmitter(ReduceEmitter):
             conditions.append(Op("ge", (it.binding, Const(0)), "bool"))
             conditions.append(Op("lt", (it.binding, Const(it.extent.value)), "bool"))
         bindings = {it.var: it.binding for it in block.iters}
-        conditions += [substitute(part, bindings) for whole in block.where for part in _parts(whole)]
+        conditions += [substitute(part, bindings) for whole in block.where for part in conjuncts(whole)]
         tile: list[Expr] = []
         elements: list[Expr] = []
         terms: list[Expr] = []
@@ -137,12 +137,3 @@ class ProductEmitter(ReduceEmitter):
                 self.lines.add(f"{copy}{register} = {self.word(parts, layout.dtype)};")
                 parts = []
         return copy
-
-
-def _parts(condition: Expr) -> list[Expr]:
-    """The conditions that all have to hold."""
-    match condition:
-        case Op("and", (a, b)):
-            return [*_parts(a), *_parts(b)]
-        case _:
-            return [condition]

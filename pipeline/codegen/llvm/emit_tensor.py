@@ -11,7 +11,7 @@ from pipeline.codegen.llvm.emit_state import Place
 from pipeline.codegen.llvm.ir_builder import Value
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.errors import CodegenError, listed
-from pipeline.ir.expr import Affine, Expr, Op, affine
+from pipeline.ir.expr import Affine, Expr, Op, affine, conjuncts
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Loop
 from pipeline.schedule.intrinsics import INTRINSICS
@@ -68,7 +68,7 @@ class TensorEmitter(BlockEmitter):
     def complete(self, found: TensorMatch) -> bool:
         """Is it known that the block runs at all points of the nest? `inequalities` leaves out what has no variable."""
         block = found.block
-        for condition in (part for whole in block.where for part in _parts(whole)):
+        for condition in (part for whole in block.where for part in conjuncts(whole)):
             known = _difference(condition)
             if known is None or (not known.terms and not self.decide(condition)):
                 return False
@@ -118,15 +118,6 @@ class TensorEmitter(BlockEmitter):
         if not isinstance(offset, Linear):
             raise CodegenError(f"the place of {operand.buffer} is no index", where="codegen.llvm", why="not affine")
         return place, offset
-
-
-def _parts(condition: Expr) -> list[Expr]:
-    """The conditions that all have to hold."""
-    match condition:
-        case Op("and", (a, b)):
-            return [*_parts(a), *_parts(b)]
-        case _:
-            return [condition]
 
 
 def _difference(condition: Expr) -> Affine | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, affine, less, loads, size, substitute
+from pipeline.ir.expr import ZERO, Affine, Const, Expr, Load, Op, Var, affine, conjuncts, less, loads, size, substitute
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Loop, Stmt
 from pipeline.schedule.nest import over_loops
@@ -115,7 +115,7 @@ def _over_loops(block: Block, ranges: Ranges) -> Block | None:
         where.append(less(it.binding, size(it.extent)))
     kept = []
     for condition in where:
-        for part in _parts(condition):
+        for part in conjuncts(condition):
             form = _difference(part)
             if form is None:
                 return None
@@ -180,21 +180,11 @@ def _offset(indices: tuple[Expr, ...], strides: tuple[int, ...]) -> Affine | Non
     return total
 
 
-def _parts(condition: Expr) -> Iterator[Expr]:
-    """The conditions that all have to hold."""
-    match condition:
-        case Op("and", (a, b)):
-            yield from _parts(a)
-            yield from _parts(b)
-        case _:
-            yield condition
-
-
 def _guards(expr: Expr) -> Iterator[Expr]:
     """The parts of the conditions of all guards in a value."""
     match expr:
         case Op("guard", (condition, value, otherwise)):
-            yield from _parts(condition)
+            yield from conjuncts(condition)
             yield from _guards(value)
             yield from _guards(otherwise)
         case Op(_, args):

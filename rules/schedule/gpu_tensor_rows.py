@@ -28,7 +28,7 @@ from pipeline.schedule.steps import (
     Unroll,
 )
 from pipeline.schedule.variables import Choice
-from rules.schedule.gpu_tensor_attempt import made_by
+from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_tensor_fetch import (
     LANES,
     GpuTensorFetch,
@@ -77,8 +77,7 @@ class GpuTensorRows:
         if plan is None:
             return []
         deep = self.stages if target.gpu.capability >= 80 else min(self.stages, 2)
-        made = made_by(_Rows(sketch, plan, target.gpu, deep).made)
-        return [] if made is None else [made]
+        return possible(_Rows(sketch, plan, target.gpu, deep).made, f"rows of warps of {block}")
 
 
 @dataclass(slots=True)

@@ -28,12 +28,13 @@ from pipeline.schedule.steps import (
     Unroll,
 )
 from pipeline.schedule.variables import Choice, Tile
+from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_framed_result import flat_result, result_loops
-from rules.schedule.gpu_tensor_attempt import made_by
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
 from rules.schedule.gpu_tensor_operands import with_casts
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.gpu_tensor_units import COLUMNS, PIECE, ROWS, GpuTensorUnits, check_names, units_for
+from rules.schedule.gpu_tile_sides import longest_side, upto
 from rules.schedule.multi_level_tiling import epilogue
 
 PIECES = 32  # that a thread fetches of each operand at a time, at most: the code of each is written out
@@ -67,19 +68,17 @@ class GpuTensorTiling:
         if target.gpu is None:
             return []
         made = self._tiled(with_casts(sketch, block), block, target)
-        if made is None:
-            return []
-        return [made, sketch] if self.beside else [made]
+        return [*made, sketch] if self.beside and made else made
 
-    def _tiled(self, sketch: Sketch, block: str, target: Target) -> Sketch | None:
+    def _tiled(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         found = product_of(sketch.program, block)
         units = None if found is None else units_for(found.factors, found.total, tuple(self.units), target)
         gpu = target.gpu
         if found is None or units is None or gpu is None:
-            return None
+            return []
         across = found.left == "km" and not units.turns
         seen = replace(found, left="mk", vector=(1, found.vector[1]), turned=True) if across else found
-        return made_by(lambda: _tiled(sketch, seen, units, gpu, self.stages))
+        return possible(lambda: _tiled(sketch, seen, units, gpu, self.stages), f"tensor tiles of {block}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +155,15 @@ def _parameters(
     name, size = found.block, ITEM_BYTES[units.factors]
     rows, columns, terms = found.lengths
     symbols = {key: f"t_{name}_{key}" for key in ("wm", "wn", "fm", "fn", "steps", "group", "stages")}
-    sketch = sketch.declare(Choice(symbols["wm"], _upto((1, 2, 4, 8), rows / ROWS)))
-    sketch = sketch.declare(Choice(symbols["wn"], _upto((1, 2, 4, 8), columns / COLUMNS)))
+    sketch = sketch.declare(Choice(symbols["wm"], upto((1, 2, 4, 8), rows / ROWS)))
+    sketch = sketch.declare(Choice(symbols["wn"], upto((1, 2, 4, 8), columns / COLUMNS)))
     heights = (1, 2, 4, 8) if found.left == "km" else (1, 2, 3, 4, 6, 8)  # a swizzled row is a power of two
-    sketch = sketch.declare(Choice(symbols["fm"], _upto(heights, rows / ROWS)))
-    sketch = sketch.declare(Choice(symbols["fn"], _upto((1, 2, 4, 8, 16), columns / COLUMNS)))
+    sketch = sketch.declare(Choice(symbols["fm"], upto(heights, rows / ROWS)))
+    sketch = sketch.declare(Choice(symbols["fn"], upto((1, 2, 4, 8, 16), columns / COLUMNS)))
     vectors = [pieces(units.factors, width) for width in found.vector]
     tied = [vector * size == 16 and order.endswith("k")
             for vector, order in zip(vectors, (found.left, found.right), strict=True)]  # fmt: skip
-    deepest = _upto((1, 2, 4, 8), terms / units.depth)[-1]
+    deepest = upto((1, 2, 4, 8), terms / units.depth)[-1]
     fetches: list[GpuTensorFetch] = []
     lanes: tuple[Poly, Poly] | None = None
     if any(tied):
@@ -176,7 +175,7 @@ def _parameters(
         sketch = sketch.require(AtMost(f"{name}: all lanes", Poly.symbol(down) * across * -1, -most))
         lanes = (Poly.symbol(down), across * each)
     else:
-        sketch = sketch.declare(Choice(symbols["steps"], _upto((1, 2, 4, 8), terms / units.depth)))
+        sketch = sketch.declare(Choice(symbols["steps"], upto((1, 2, 4, 8), terms / units.depth)))
     for part, order, vector, whole in zip(("left", "right"), (found.left, found.right), vectors, tied, strict=True):
         own = lanes
         if not whole or own is None:
@@ -204,24 +203,19 @@ def _parameters(
     for side, vector in zip((sizes.rows, sizes.columns), vectors, strict=True):
         copied = side * depth - threads * (PIECES * vector)
         sketch = sketch.require(AtMost(f"{name}: pieces that a thread fetches", copied, 0))
-    sketch = sketch.require(AtMost(f"{name}: rows", sizes.rows * sizes.group, _waste(rows, ROWS)))
-    return sketch.require(AtMost(f"{name}: columns", sizes.columns, _waste(columns, COLUMNS))), sizes, fetches
+    sketch = sketch.require(
+        AtMost(f"{name}: rows", sizes.rows * sizes.group, longest_side(rows, unit=ROWS, least=ROWS))
+    )
+    return (
+        sketch.require(AtMost(f"{name}: columns", sizes.columns, longest_side(columns, unit=COLUMNS, least=COLUMNS))),
+        sizes,
+        fetches,
+    )
 
 
 def _across(found: GpuTensorProduct, units: GpuTensorUnits) -> bool:
     """Whether the right operand is read across its rows, number by number: rows then begin in different banks."""
     return found.right == "kn" and not units.turns
-
-
-def _upto(options: tuple[int, ...], most: float) -> tuple[int, ...]:
-    """The options that something has use for, and the next larger one."""
-    return tuple(option for n, option in enumerate(options) if n == 0 or options[n - 1] < most)
-
-
-def _waste(length: int, unit: int) -> int:
-    """The largest side of a tile along so many rows: not twice as much as there is."""
-    whole = -(-length // unit) * unit
-    return max(unit, whole + whole // 2)
 
 
 def _warps(sketch: Sketch, warps: tuple[str, str], unrolled: tuple[str, ...]) -> Sketch:

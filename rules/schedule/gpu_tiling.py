@@ -31,6 +31,7 @@ from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_fetch import fetched
 from rules.schedule.gpu_framed_result import flat_result, result_loops
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
+from rules.schedule.gpu_tile_sides import longest_side, upto
 from rules.schedule.multi_level_tiling import epilogue
 
 ADDRESSING = 40  # registers of a thread for indices, pointers and what the compiler keeps besides
@@ -134,13 +135,13 @@ def _parameters(sketch: Sketch, found: GpuTensorProduct, gpu: Gpu) -> tuple[Sket
     rows, columns, terms = found.lengths
     wide = tuple(w for w in (1, 2, 4, 8) if w * ITEM_BYTES[found.factors] <= 16 and w <= columns)
     options = {
-        "ty": _upto((1, 2, 4, 8, 16, 32), rows),
-        "tx": _upto((1, 2, 4, 8, 16, 32, 64), columns),
-        "rm": _upto((1, 2, 3, 4, 5, 6, 7, 8, 12, 16), rows),
-        "sn": _upto((1, 2, 3, 4), columns),
+        "ty": upto((1, 2, 4, 8, 16, 32), rows),
+        "tx": upto((1, 2, 4, 8, 16, 32, 64), columns),
+        "rm": upto((1, 2, 3, 4, 5, 6, 7, 8, 12, 16), rows),
+        "sn": upto((1, 2, 3, 4), columns),
         "vn": wide,
-        "k1": _upto((1, 2, 4, 8, 16, 32), terms),
-        "k2": _upto((1, 2, 4, 8), terms),
+        "k1": upto((1, 2, 4, 8, 16, 32), terms),
+        "k2": upto((1, 2, 4, 8), terms),
     }
     get: dict[str, Poly] = {}
     for key, choices in options.items():
@@ -154,8 +155,8 @@ def _parameters(sketch: Sketch, found: GpuTensorProduct, gpu: Gpu) -> tuple[Sket
     sketch = sketch.require(AtMost(f"{name}: threads", sizes.threads, gpu.threads_per_block))
     if rows >= 8 and columns >= 16:
         sketch = sketch.require(MultipleOf(f"{name}: whole warps", sizes.threads, WARP))
-    sketch = sketch.require(AtMost(f"{name}: rows", tall, _waste(rows)))
-    sketch = sketch.require(AtMost(f"{name}: columns", across, _waste(columns)))
+    sketch = sketch.require(AtMost(f"{name}: rows", tall, longest_side(rows, least=8)))
+    sketch = sketch.require(AtMost(f"{name}: columns", across, longest_side(columns, least=8)))
     sketch = sketch.require(AtMost(f"{name}: terms", get["k1"] * get["k2"], max(8, 2 * terms)))
     code = sizes.rows * sizes.vectors * sizes.width * get["k2"]
     return sketch.require(AtMost(f"{name}: unrolled", code, UNROLLED)), sizes
@@ -165,16 +166,6 @@ def _pads(straight: bool, size: int) -> tuple[int, ...]:
     """Elements that may be left free after a row in shared memory: one only where nothing is copied into it in whole
     vectors, as it lies in memory."""
     return (0, 16 // size) if straight or size >= 16 else tuple(sorted({0, 1, 16 // size}))
-
-
-def _upto(options: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """The options that something has use for, and the next larger one."""
-    return tuple(option for n, option in enumerate(options) if n == 0 or options[n - 1] < most)
-
-
-def _waste(length: int) -> int:
-    """The largest side of a tile along so many: not twice as much as there is."""
-    return max(8, length + length // 2)
 
 
 def _stored(sketch: Sketch, row: str, column: str, sizes: _Sizes) -> Sketch:

@@ -22,7 +22,7 @@ from pipeline.schedule.space import ParameterSpace
 from pipeline.schedule.steps import Unroll
 from pipeline.schedule.trace import from_json, replay, to_json
 from pipeline.superopt.lowering.lower import lower_mugraph
-from rules.schedule.gpu_tensor_attempt import made_by
+from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_tensor_region import GpuTensorRegion, region_of, turned_region
 from rules.schedule.gpu_tensor_rows import GpuTensorRows
 from tests.rules.schedule.a100 import A100, T4
@@ -162,11 +162,12 @@ def test_eight_rows_become_columns() -> None:
     assert turned_region(lowered(CASES["gated"]), "k0_out0") is None
 
 
-def test_a_sketch_without_candidates_is_none() -> None:
+def test_a_sketch_without_candidates_is_not_possible() -> None:
     start = lowered(CASES["plain"])
-    assert made_by(lambda: start.require(AtMost("nothing", Poly.of(1), 0))) is None
-    assert made_by(lambda: start.apply(Unroll("nowhere"))) is None
-    assert made_by(lambda: start) is start
+    assert possible(lambda: start.require(AtMost("nothing", Poly.of(1), 0)), "none") == []
+    assert possible(lambda: start.apply(Unroll("nowhere")), "no such loop") == []
+    (made,) = possible(lambda: start, "itself")
+    assert made is start
 
 
 def test_other_numbers_and_other_devices_are_left_to_other_rules() -> None:

@@ -23,12 +23,17 @@ def feasible(sketch: Sketch) -> bool:
     return True
 
 
-def possible(make: Callable[[], Sketch | None], what: str) -> list[Sketch]:
-    """The sketch that `make` builds, as a list; none where it gives None, one of its steps is not legal, or it has no
-    candidate."""
+def legal(make: Callable[[], Sketch | None], what: str) -> list[Sketch]:
+    """The sketch that `make` builds, as a list; none where it gives None, or one of its steps is not legal."""
     try:
         made = make()
     except StepError as error:
         log.debug("%s: %s", what, error)
         return []
-    return [made] if made is not None and feasible(made) else []
+    return [] if made is None else [made]
+
+
+def possible(make: Callable[[], Sketch | None], what: str) -> list[Sketch]:
+    """The sketch that `make` builds, as a list; none where it gives None, one of its steps is not legal, or it has no
+    candidate."""
+    return [made for made in legal(make, what) if feasible(made)]

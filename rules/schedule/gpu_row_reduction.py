@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pipeline.ir.expr import Var
 from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly, product
-from pipeline.ir.program import Alloc, Block, Program, blocks, walk
+from pipeline.ir.program import Alloc, Block, Program, walk
 from pipeline.ir.target import Gpu, Target
 from pipeline.schedule.constraint import AtMost
-from pipeline.schedule.nest import block_at, loop_at
+from pipeline.schedule.nest import all_blocks, block_at, loop_at
 from pipeline.schedule.rewrite import reduce_variables
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import (
@@ -30,7 +30,7 @@ from pipeline.schedule.steps import (
 )
 from pipeline.schedule.variables import Choice
 from rules.schedule.gpu_decompose import decomposed
-from rules.schedule.gpu_feasible import feasible, possible
+from rules.schedule.gpu_feasible import feasible, legal
 from rules.schedule.gpu_lane import vector_widths
 from rules.schedule.scheduled import is_row_reduction, is_scheduled
 
@@ -55,7 +55,7 @@ class GpuRowReduction:
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         if target.gpu is None:
             return []
-        every = [found for found in blocks(sketch.program) if not block_at(sketch.program, found.name)[1].prologue]
+        every = [found for found, place in all_blocks(sketch.program) if not place.prologue]
         made: list[Sketch] = []
         if every and every[-1].name == block:
             ends = (_together(sketch, every[first:], target.gpu) for first in range(len(every)))
@@ -85,7 +85,7 @@ def _together(sketch: Sketch, every: list[Block], gpu: Gpu) -> list[Sketch]:
     ways = (False, True) if several else (True,)
     made: list[Sketch] = []
     for wide in ways:
-        made += possible(_Rows(sketch, gpu, rank, [*names], several, wide).schedule, f"rows of {names[-1]}")
+        made += legal(_Rows(sketch, gpu, rank, [*names], several, wide).schedule, f"rows of {names[-1]}")
     return made
 
 
@@ -116,6 +116,7 @@ class _Rows:
         return self.names[-1]
 
     def schedule(self) -> Sketch | None:
+        """The sketch with all of it, which has a candidate; None where there is none."""
         self.parameters(self.names)
         for name in tuple(self.names):
             if block_at(self.sketch.program, name)[0].combine is not None and not self.factored(name):

@@ -100,6 +100,15 @@ def test_a_second_run_predicts_nothing_again(here: Run, tmp_path: Path) -> None:
     assert second.verified
 
 
+def test_what_was_predicted_at_one_clock_is_not_resumed_at_another(here: Run, tmp_path: Path) -> None:
+    here(*GMM, "search.trials=2")
+    (fast,) = {record.target for record in records(tmp_path)}
+    again = here(*GMM, "search.trials=2", "target.clock_ghz=0.7")
+    assert again.trials == 2
+    (slow,) = {record.target for record in records(tmp_path)} - {fast}
+    assert slow != fast
+
+
 def test_what_was_measured_is_not_taken_for_a_prediction(here: Run, tmp_path: Path) -> None:
     """As the store of a machine with a GPU holds it, where the same candidates were predicted before."""
     here(*GMM, "search.trials=2")

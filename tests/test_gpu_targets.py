@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from pipeline.cli import conf_folder
 from pipeline.cli_overrides import rewritten
 from pipeline.config import GpuSettings, parse
 from pipeline.errors import ConfigError, UserError
-from pipeline.measurement.host import fingerprint
+from pipeline.ir.target import Gpu
+from pipeline.measurement.host import akin, detect_host, fingerprint
 from tests.known_gpus import GPUS, gpu
 
 # TFLOPS (int8: TOPS) of float32, float16 and int8, from the makers' data sheets
@@ -31,6 +34,12 @@ def composed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
     shown = yaml.safe_load(capsys.readouterr().out)
     assert isinstance(shown, dict)
     return shown
+
+
+def capability(name: str) -> int:
+    facts = gpu(name).gpu
+    assert facts is not None
+    return facts.capability
 
 
 def group(name: str, choice: str) -> Any:
@@ -68,6 +77,37 @@ def test_every_gpu_has_a_fingerprint_of_its_own_which_a_clock_changes(capsys: py
     node = composed(capsys, "workload=gmm", "target=a100", "target.clock_ghz=1.2")["target"]
     slower = GpuSettings.model_validate(node, strict=False).resolve()
     assert slower.clock_ghz == 1.2 and fingerprint(slower) != fingerprint(gpu("a100"))
+
+
+@pytest.mark.parametrize("fact", [field.name for field in fields(Gpu) if field.name not in ("arch", "memory_bytes")])
+def test_whatever_a_prediction_depends_on_changes_the_fingerprint(fact: str) -> None:
+    target = gpu("a100")
+    assert target.gpu is not None
+    was = getattr(target.gpu, fact)
+    now = {**was, "float32": 7.0} if isinstance(was, Mapping) else was + 1
+    other = fingerprint(replace(target, gpu=replace(target.gpu, **{fact: now})))
+    assert other != fingerprint(target) and akin(other, fingerprint(target))
+
+
+@pytest.mark.parametrize("change", [{"clock_ghz": 1.0}, {"bandwidth_gbs": 1.0}, {"name": "another"}, {"cores": 7}])
+def test_a_gpu_with_other_limits_has_another_fingerprint_of_the_same_architecture(change: dict[str, Any]) -> None:
+    other = fingerprint(replace(gpu("a100"), **change))
+    assert other != fingerprint(gpu("a100")) and akin(other, fingerprint(gpu("a100")))
+
+
+def test_a_fingerprint_hangs_on_facts_and_not_on_how_they_are_written() -> None:
+    target = gpu("a100")
+    assert target.gpu is not None
+    turned = replace(target.gpu, fma=dict(reversed(target.gpu.fma.items())), memory_bytes=1)
+    assert fingerprint(replace(target, gpu=turned)) == fingerprint(target)
+
+
+def test_gpus_of_one_architecture_are_akin_and_others_are_not() -> None:
+    kin = {name: {other for other in GPUS if akin(fingerprint(gpu(name)), fingerprint(gpu(other)))} for name in GPUS}
+    for name, found in kin.items():
+        assert found == {other for other in GPUS if capability(other) == capability(name)}
+    assert kin["a10"] == {"a10", "rtx3090"}
+    assert not akin(fingerprint(detect_host()), fingerprint(gpu("a100")))
 
 
 @pytest.mark.parametrize("workload", ["workload=gmm", "+workload=gmm"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from pipeline.config import Config
 from pipeline.ir.program import Program
 from pipeline.ir.target import Target
 from pipeline.machine.machine import VERSION
-from pipeline.measurement.host import detect_host
+from pipeline.measurement.host import detect_host, fingerprint
 from pipeline.measurement.peak import Peak
 from pipeline.report.summary import KernelFacts
 from pipeline.report.summary import Machine as MachineFacts
@@ -36,8 +35,7 @@ class CudaMachine:
         gpu = target.gpu
         compile_source("", gpu.arch)  # whoever lacks the compiler, or has one that is too old, is told now
         self.compiler = f"muschedule {VERSION} nvrtc {nvrtc_version()}"
-        facts = (gpu.arch, target.name, gpu.multiprocessors, gpu.shared_per_block, gpu.l2_bytes)
-        self.fingerprint = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+        self.fingerprint = fingerprint(target)
         self.peak = Peak(target.peak_gflops(), target.bandwidth_gbs, gpu.multiprocessors)
         self.threads = detect_host().cores
 

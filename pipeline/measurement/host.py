@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ FALLBACK_CACHES = (Cache(1, 32 << 10, 8, 1), Cache(2, 512 << 10, 8, 1), Cache(3,
 BANDWIDTH_GBS_PER_CORE = 12.0
 BANDWIDTH_GBS_AT_MOST = 60.0
 SMALLEST_CGROUP_SHARE = 1
+_FAMILY = 6  # digits of a GPU's fingerprint that its architecture alone decides
+_FREE = ("memory_bytes",)  # of the facts of a GPU: how much there is changes no time, and drivers take their part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +88,31 @@ def with_overrides(target: Target, **given: Any) -> Target:
 
 
 def fingerprint(target: Target) -> str:
-    """Sixteen hexadecimal digits that name the machine in the store: equal where measured times may be compared.
+    """Sixteen hexadecimal digits that name the machine in the store: equal where times may be compared.
 
-    Estimates (clock, bandwidth) are left out: they may differ from one start to the next. A GPU's are facts.
+    Estimates of a CPU (clock, bandwidth) are left out: they may differ from one start to the next. A GPU's are facts,
+    and all that a prediction depends on is in it; its first digits are those of all GPUs of its architecture.
     """
     if target.gpu is not None:
         gpu = target.gpu
-        return _digest((
-            target.kind, target.name, gpu.arch, gpu.multiprocessors, target.clock_ghz, target.bandwidth_gbs,
-            gpu.shared_per_block, gpu.l2_bytes,
-        ))  # fmt: skip
+        facts = {f.name: _in_order(getattr(gpu, f.name)) for f in fields(gpu) if f.name not in _FREE}
+        return _digest((target.kind, gpu.capability))[:_FAMILY] + _digest((
+            target.name, target.cores, target.clock_ghz, target.bandwidth_gbs, *facts.items(),
+        ))[_FAMILY:]  # fmt: skip
     return _digest((
         target.kind, target.name, target.triple, target.cpu, target.features, target.cores, target.vector_bits,
         target.vector_registers, tuple((c.level, c.size, c.shared_by) for c in target.caches), target.line,
     ))  # fmt: skip
+
+
+def akin(one: str, other: str) -> bool:
+    """Whether the fingerprints are of GPUs of one architecture, or of one machine."""
+    return one[:_FAMILY] == other[:_FAMILY]
+
+
+def _in_order(fact: object) -> object:
+    """A fact as text shows it, whatever the order in which a table was written."""
+    return tuple(sorted(fact.items())) if isinstance(fact, Mapping) else fact
 
 
 def _digest(facts: tuple[object, ...]) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
+from pipeline.measurement.host import akin
 from pipeline.measurement.protocol import Builder, Built, MeasureRequest, MeasureResult, Reference, Runner
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.trace import to_json
@@ -153,7 +154,8 @@ class Tuner:
 
     def recall(self) -> None:
         """Takes in, as hints, what was fastest for these tasks on any machine and with any compiler: what is of our own
-        kind first, since the times of predictions and of measurements say different things."""
+        kind first, since the times of predictions and of measurements say different things. Predictions for this GPU
+        come before those for others of its architecture, at another clock say, and these before all others."""
         if self._store is None:
             return
         for state in self.states:
@@ -164,8 +166,13 @@ class Tuner:
             different = {candidate.key: candidate for candidate in found if candidate is not None}
             state.history.hints = tuple(different.values())
             if not self._predicted:
-                chosen = (_candidate(state, sketches, record) for record in known if record.predicted)
+                near = sorted((r for r in known if r.predicted), key=self._distance)  # stable: fastest first in each
+                chosen = (_candidate(state, sketches, record) for record in near)
                 state.seeds = tuple({c.key: c for c in chosen if c is not None}.values())
+
+    def _distance(self, record: Record) -> int:
+        """How far the machine of a record is from ours: 0 the same, 1 of its architecture, 2 another."""
+        return 0 if record.target == self._target_key else 1 if akin(record.target, self._target_key) else 2
 
     def run(self) -> None:
         """Until the budget is spent or every task has converged. An interrupt ends it with the best so far."""

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.measurement.host import fingerprint
 from pipeline.measurement.protocol import Built, MeasureResult, Reference
 from pipeline.search.random import Random
 from pipeline.search.roofline import Roofline
 from pipeline.search.tuner import Tuner
+from pipeline.store.record import candidate_key
 from pipeline.store.store import Store
+from tests.known_gpus import gpu
 from tests.search import spaces as small
 from tests.search.formula_measurement import FormulaRunner, keys, tuner
 
@@ -62,6 +65,39 @@ def test_what_a_model_chose_is_measured_first_the_best_first(store: Store) -> No
     for before, after in zip(predicted.states, measured.states, strict=True):
         best = [observation.candidate.key for observation in before.history.ranked()]
         assert keys(after.history)[:3] == best[:3], "half of a batch of six"
+
+
+def test_seeds_are_of_this_gpu_first_then_of_its_architecture_then_of_others(store: Store) -> None:
+    """Each machine knows other candidates; the farther it is, the faster are they there."""
+    ours, slower, another = (
+        fingerprint(target) for target in (gpu("a100"), replace(gpu("a100"), clock_ghz=1.0), gpu("h100"))
+    )
+    run(store, predicted=True, trials=24, batch=12)
+    known = store.everything()
+    places = {}
+    with Store("sqlite://") as apart:
+        for number, record in enumerate(record for record in known if record.latency_ns is not None):
+            far = number % 3
+            places[record.candidate_key] = far
+            apart.add(
+                [replace(record, target=(ours, slower, another)[far], latency_ns=(record.latency_ns or 0) / 9**far)]
+            )
+        made, *_ = tuner(small.two_tasks(), Random(), Roofline(), store=apart, target_key=ours)
+        made.recall()
+    seen = set()
+    for state in made.states:
+        times = {record.candidate_key: record.latency_ns for record in known}
+        keys_ = [
+            candidate_key(
+                state.task.key, state.traces[seed.sketch],
+                dict(zip(state.history.spaces[seed.sketch].space.columns, seed.row, strict=True)),
+            )
+            for seed in state.seeds
+        ]  # fmt: skip
+        order = [(places[key], times[key]) for key in keys_]
+        assert order == sorted(order)
+        seen.add(tuple(dict.fromkeys(far for far, _ in order)))
+    assert (0, 1, 2) in seen
 
 
 def test_what_was_measured_is_no_seed_of_a_prediction(store: Store) -> None:

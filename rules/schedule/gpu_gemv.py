@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from pipeline.ir.expr import Var, variables
 from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.poly import Poly, product
-from pipeline.ir.program import Alloc, walk
+from pipeline.ir.poly import Poly
 from pipeline.ir.target import Gpu, Target
 from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at, find_buffer, loop_at, readers
@@ -30,6 +29,7 @@ from pipeline.schedule.steps import (
     Vectorize,
 )
 from pipeline.schedule.variables import Choice
+from rules.schedule.gpu_allocated import ADDRESSING, GpuAllocated
 from rules.schedule.gpu_decompose import decomposed
 from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
@@ -37,7 +37,6 @@ from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 FEW = 16
 LANES = 32
 MANY = (1, 2, 4, 8, 16, 32)
-ADDRESSING = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,19 +284,11 @@ class _Plan:
 
     def limited(self, row: str, threads: Poly, least: int = LANES) -> Sketch:
         """The limits that all of it keeps."""
-        shared = held = Poly.of(0)
-        for stmt in walk(loop_at(self.sketch.program, row)[0]):
-            if isinstance(stmt, Alloc):
-                size = product(list(stmt.buffer.shape)) * ITEM_BYTES[stmt.buffer.dtype]
-                if stmt.buffer.scope == "shared":
-                    shared = shared + size + 16
-                else:
-                    held = held + size
-        name = self.name
+        name, found = self.name, GpuAllocated.of(loop_at(self.sketch.program, row)[0])
         sketch = self.sketch.require(AtMost(f"{name}: threads", threads, self.gpu.threads_per_block))
-        sketch = sketch.require(AtMost(f"{name}: shared bytes", shared, self.gpu.shared_per_block))
-        sketch = sketch.require(AtMost(f"{name}: bytes of registers", held, 4 * 128))
+        sketch = sketch.require(AtMost(f"{name}: shared bytes", found.shared, self.gpu.shared_per_block))
+        sketch = sketch.require(AtMost(f"{name}: bytes of registers", found.held, 4 * 128))
         for count in (threads, Poly.of(least)):
-            registers = (held + 4 * ADDRESSING) * count
+            registers = (found.held + 4 * ADDRESSING) * count
             sketch = sketch.require(AtMost(f"{name}: registers", registers, 4 * self.gpu.registers))
         return sketch

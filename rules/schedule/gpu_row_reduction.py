@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pipeline.ir.expr import Var
-from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.poly import Poly, product
+from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Block, Program, walk
 from pipeline.ir.target import Gpu, Target
 from pipeline.schedule.constraint import AtMost
@@ -29,6 +28,7 @@ from pipeline.schedule.steps import (
     Vectorize,
 )
 from pipeline.schedule.variables import Choice
+from rules.schedule.gpu_allocated import ADDRESSING, GpuAllocated
 from rules.schedule.gpu_decompose import decomposed
 from rules.schedule.gpu_feasible import feasible, legal
 from rules.schedule.gpu_lane import vector_widths
@@ -38,7 +38,6 @@ LANES = 32
 SHORTEST = 16  # terms of a row for which lanes pay
 WARPS = (1, 2, 4, 8, 16, 32)
 HELD = 128  # registers of a thread for what it keeps of a row
-ADDRESSING = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +260,10 @@ class _Rows:
 
     def limited(self, sketch: Sketch, row: str) -> Sketch:
         """The limits that all of it keeps."""
-        shared, held = Poly.of(0), Poly.of(0)
-        for stmt in walk(loop_at(sketch.program, row)[0]):
-            if isinstance(stmt, Alloc):
-                size = product(list(stmt.buffer.shape)) * ITEM_BYTES[stmt.buffer.dtype]
-                if stmt.buffer.scope == "shared":
-                    shared = shared + size + 16
-                else:
-                    held = held + size
-        sketch = sketch.require(AtMost(f"{self.root}: shared bytes", shared, self.gpu.shared_per_block))
-        sketch = sketch.require(AtMost(f"{self.root}: bytes of a row in registers", held, 4 * HELD))
-        registers = (held + 4 * ADDRESSING) * self.rows * self.warps * LANES
+        found = GpuAllocated.of(loop_at(sketch.program, row)[0])
+        sketch = sketch.require(AtMost(f"{self.root}: shared bytes", found.shared, self.gpu.shared_per_block))
+        sketch = sketch.require(AtMost(f"{self.root}: bytes of a row in registers", found.held, 4 * HELD))
+        registers = (found.held + 4 * ADDRESSING) * self.rows * self.warps * LANES
         return sketch.require(AtMost(f"{self.root}: registers", registers, 4 * self.gpu.registers))
 
 

@@ -28,6 +28,7 @@ from pipeline.schedule.steps import (
     Unroll,
 )
 from pipeline.schedule.variables import Choice, Tile
+from rules.schedule.gpu_allocated import ADDRESSING
 from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_framed_result import flat_result, result_loops
 from rules.schedule.gpu_tensor_fetch import LANES, GpuTensorFetch, fetched, free_lanes, loaded, pieces, room_bytes
@@ -38,7 +39,6 @@ from rules.schedule.gpu_tile_sides import longest_side, upto
 from rules.schedule.multi_level_tiling import epilogue
 
 PIECES = 32  # that a thread fetches of each operand at a time, at most: the code of each is written out
-ADDRESSING = 40  # registers of a thread for indices, pointers and what the compiler keeps besides
 
 
 @dataclass(frozen=True, slots=True)

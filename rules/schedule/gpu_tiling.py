@@ -27,6 +27,7 @@ from pipeline.schedule.steps import (
     Vectorize,
 )
 from pipeline.schedule.variables import Choice
+from rules.schedule.gpu_allocated import ADDRESSING, ALIGNMENT
 from rules.schedule.gpu_feasible import possible
 from rules.schedule.gpu_fetch import fetched
 from rules.schedule.gpu_framed_result import flat_result, result_loops
@@ -34,7 +35,6 @@ from rules.schedule.gpu_tensor_product import GpuTensorProduct, product_of
 from rules.schedule.gpu_tile_sides import longest_side, upto
 from rules.schedule.multi_level_tiling import epilogue
 
-ADDRESSING = 40  # registers of a thread for indices, pointers and what the compiler keeps besides
 WARP = 32
 UNROLLED = 1024  # multiply-adds in the innermost unrolled nest
 
@@ -203,7 +203,7 @@ def _fetches(sketch: Sketch, found: GpuTensorProduct, left: str, sizes: _Sizes, 
         for extent in outer:
             count = count * extent
         shared = shared + count * size
-    shared = shared * Poly.symbol(f"{name}_stages") + 2 * 16 * deepest  # buffers begin where vectors may
+    shared = shared * Poly.symbol(f"{name}_stages") + 2 * ALIGNMENT * deepest
     sketch = sketch.require(AtMost(f"{name}: shared bytes", shared, gpu.shared_per_block))
     words = max(1, ITEM_BYTES[found.total] // 4)
     across = sizes.vectors * sizes.width

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pipeline.ir.expr import Const, Expr, affine, loads
+from pipeline.ir.expr import Const, Expr, loads
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Buffer, Loop
+from pipeline.ir.program import Block, Buffer, Loop, block_loads
 from pipeline.schedule.intrinsic import Intrinsic, Kind
-from pipeline.schedule.nest import over_loops, reads
+from pipeline.schedule.nest import affine_over_loops, reads
 from pipeline.schedule.tensor_match import Operand, match_intrinsic, row_major, unit_nest
 
 Form = Literal["tile", "rows", "lanes", "one"]
@@ -25,6 +25,7 @@ WRITES: Mapping[Kind, Form] = {
     "load": "tile", "fill": "tile",
 }  # fmt: skip
 NAMES: Mapping[Form, str] = {"tile": "a tile", "rows": "the rows", "lanes": "the lanes", "one": "one element"}
+OF_LANES = frozenset[Kind]({"lane map", "lane reduction"})  # these reach an element of each lane, not of each row
 TO_MEMORY = frozenset[Kind]({"map", "row map", "lane map", "lane reduction"})  # these may write what is no fragment
 
 
@@ -58,7 +59,7 @@ def match_unit(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMat
         return _product(loop, intrinsic, buffer_of)
     forms: dict[str, Form] = {}
     for name, indices in fragment_uses(stmt, buffer_of):
-        form = form_of(stmt, indices, variables, "lanes" if intrinsic.name.startswith("warp.") else "rows")
+        form = form_of(stmt, indices, variables, "lanes" if intrinsic.kind in OF_LANES else "rows")
         if form is None:
             return f"block {stmt.name} reaches {name} in a way in which {intrinsic.name} reaches no fragment"
         if forms.setdefault(name, form) != form:
@@ -69,10 +70,7 @@ def match_unit(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMat
 
 def fragment_uses(block: Block, buffer_of: BufferOf) -> Iterator[tuple[str, tuple[Expr, ...]]]:
     """Every fragment that a block stores into or loads from, with the indices."""
-    uses = [(block.buffer, block.indices)]
-    uses += [
-        (load.buffer, load.indices) for expr in (block.value, *block.indices, *block.where) for load in loads(expr)
-    ]
+    uses = [(block.buffer, block.indices), *((load.buffer, load.indices) for load in block_loads(block))]
     yield from ((name, indices) for name, indices in uses if buffer_of(name).scope == "fragment")
 
 
@@ -81,7 +79,7 @@ def form_of(block: Block, indices: tuple[Expr, ...], variables: tuple[str, ...],
     the last index is where it goes with the first loop alone."""
     steps: list[dict[str, int]] = []
     for index in indices:
-        form = affine(over_loops(block, index))
+        form = affine_over_loops(block, index)
         if form is None:
             return None
         found = {var: form.coefficient(var) for var in variables if form.coefficient(var).terms}
@@ -141,7 +139,7 @@ def _why_not(
 def _begins_no_tile(block: Block, operand: Operand, variables: tuple[str, ...]) -> str | None:
     """Why the operand is not one whole tile."""
     for index in operand.indices[-2:]:
-        form = affine(over_loops(block, index))
+        form = affine_over_loops(block, index)
         if form is None or form.constant.terms or any(var not in variables for var, _ in form.terms):
             return f"block {block.name} reaches into {operand.buffer} where no tile begins"
     return None

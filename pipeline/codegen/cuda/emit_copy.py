@@ -150,12 +150,6 @@ class CopyEmitter(VectorEmitter):
             there, here = self.further(into, indices, further), self.further(source, at, further)
         self.lines.add(f"ms::copy_async<{width * into.item}>({into.name}, {there}, {source.name}, {here}{test});")
 
-    def further(self, place: Place, indices: tuple[Expr, ...], elements: int) -> Cpp:
-        """The offset of an element some elements on in its row."""
-        if elements:
-            indices = (*indices[:-1], Op("add", (indices[-1], Const(elements))))
-        return self.offset(place, indices)
-
     def leaf(self, stmt: Stmt) -> None:
         """A nest of threads: see `Emitter`."""
         raise NotImplementedError

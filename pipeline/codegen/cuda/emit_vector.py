@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from pipeline.codegen.cuda.cpp import EQUAL, MEMORY, Cpp, infix, integer
+from pipeline.codegen.cuda.cpp import EQUAL, MEMORY, Cpp
 from pipeline.codegen.cuda.emit_block import BlockEmitter, rounded_once
 from pipeline.codegen.cuda.emit_state import Place
 from pipeline.codegen.cuda.lanes import Lanes, multiple
@@ -232,7 +232,7 @@ class VectorEmitter(BlockEmitter):
         if store is not None:
             for number in range(lanes.count // store.width):
                 piece = result if lanes.count == store.width else f"{result}[{number}]"
-                offset = _further(self.offset(store.place, store.indices), number * store.width)
+                offset = self.further(store.place, store.indices, number * store.width)
                 self.lines.add(f"ms::store<{store.width}>({store.place.name}, {offset}, {piece});")
         self.bindings, self.vectors, self.lane = before
 
@@ -244,11 +244,17 @@ class VectorEmitter(BlockEmitter):
         if wide.place.buffer.dtype != store.place.buffer.dtype:
             return False
         for number in range(lanes.count // store.width):
-            into = _further(self.offset(store.place, store.indices), number * store.width)
-            from_ = _further(self.offset(wide.place, wide.indices), number * store.width)
+            into = self.further(store.place, store.indices, number * store.width)
+            from_ = self.further(wide.place, wide.indices, number * store.width)
             value = f"ms::load<{store.width}>({wide.place.name}, {from_})"
             self.lines.add(f"ms::store<{store.width}>({store.place.name}, {into}, {value});")
         return True
+
+    def further(self, place: Place, indices: tuple[Expr, ...], elements: int) -> Cpp:
+        """The offset of an element some elements on in its row, which a swizzle may have put anywhere in that row."""
+        if elements:
+            indices = (*indices[:-1], Op("add", (indices[-1], Const(elements))))
+        return self.offset(place, indices)
 
     def vector_array(self, wide: Wide, lanes: Lanes, wanted: str) -> str:
         """Declares the vectors that hold what the lanes access."""
@@ -274,7 +280,7 @@ class VectorEmitter(BlockEmitter):
         def read() -> None:
             for number in range(pieces):
                 piece = name if pieces == 1 else f"{name}[{number}]"
-                at = _further(self.offset(wide.place, wide.indices), number * wide.width)
+                at = self.further(wide.place, wide.indices, number * wide.width)
                 self.lines.add(f"{piece} = ms::load<{wide.width}>({wide.place.name}, {at});")
 
         if head:
@@ -326,10 +332,6 @@ def _guarded(value: Expr) -> dict[Load, list[tuple[Expr, ...]]]:
 
     visit(value, ())
     return found
-
-
-def _further(offset: Cpp, elements: int) -> Cpp:
-    return offset if not elements else infix("+", offset, integer(elements), offset.type)
 
 
 def names_of(expr: Expr) -> list[str]:

@@ -10,6 +10,7 @@ from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.codegen.cuda.lanes import Lanes, multiple
 from pipeline.ir.expr import Const, Expr, Op, Var, add, floordiv, mod, mul
 from pipeline.ir.graph import DType
+from pipeline.ir.interpret import interpret
 from pipeline.ir.program import Program
 from pipeline.ir.program_parse import from_text
 from tests.codegen.cuda.gpu_runs import run_on_host
@@ -169,6 +170,36 @@ program turn():
     assert ("ms::swizzled<32, 4>" in source(program)) == (place == "swizzled")
     x = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
     np.testing.assert_array_equal(run_on_host(program, {"x": x}, compiled=True)["y"], x.T)
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+def test_every_piece_of_a_row_is_swizzled_on_its_own() -> None:
+    program = from_text("""
+program widen():
+    input x: float16[16, 64]
+    output y: float16[16, 64]
+    body:
+        alloc s: float32[16, 64] in shared swizzled:
+            seq:
+                for r0, c0 in threadIdx.x(16, 8):
+                    for v0 in vectorized(8):
+                        block fill:
+                            spatial r in range(16) = r0
+                            spatial c in range(64) = c0*8 + v0
+                            s[r, c] = cast(x[r, c]):float32
+                for c1, r1 in threadIdx.x(8, 16):
+                    for v1 in vectorized(8):
+                        block drain:
+                            spatial r in range(16) = r1
+                            spatial c in range(64) = c1*8 + v1
+                            y[r, c] = cast(s[r, c] * 0.5:float32):float16
+""")
+    text = source(program)
+    assert text.count("ms::store<4>(s, ms::swizzled<64, 4>(") == 2
+    assert text.count("ms::load<4>(s, ms::swizzled<64, 4>(") == 2
+    x = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float16)
+    got = run_on_host(program, {"x": x}, compiled=True)["y"]
+    np.testing.assert_array_equal(got, interpret(program, {"x": x})["y"])
 
 
 @pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")

@@ -35,9 +35,9 @@ def predict(program: Program, kernel: CudaKernel, target: Target) -> Prediction:
     launches = kernel.program.launches
     compiled = [_compiled(kernel, launch) for launch in launches]
     spilled = max((stores for _, stores in compiled), default=0)
-    regions = model.explain()
-    alike = len(launches) == len(regions)  # a region that has nothing to do is no launch
-    seconds = model.refined(compiled) if alike else sum(region.seconds for region in regions)
+    alike = len(launches) == len(model.regions)  # a region that has nothing to do is no launch
+    regions = model.explain(compiled=compiled if alike else None)
+    seconds = sum(region.seconds for region in regions)
     longest = max(regions, key=lambda region: region.seconds, default=None)
     return Prediction(
         seconds * (SPILLING if spilled else 1.0), "launch" if longest is None else longest.bound, _of_peak(longest),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pipeline.ir.expr import Affine, Expr, Load, from_affine
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.poly import Poly, product
-from pipeline.ir.program import Alloc, Block, Buffer, Loop, Program, Scope, Seq, Stmt, map_statements
+from pipeline.ir.program import Alloc, Block, Buffer, Loop, Program, Scope
 from pipeline.ir.region import separates
 from pipeline.schedule.nest import (
     Place,
@@ -16,7 +16,8 @@ from pipeline.schedule.nest import (
     all_blocks,
     extents,
     loads_of,
-    map_blocks,
+    map_allocs,
+    map_program_blocks,
     no_buffer,
     reads,
 )
@@ -99,15 +100,8 @@ class Privatize:
             changed[block.name] = without_idle(private, extents(place.axes), program.derived)
         assert shape is not None
         target = replace(found, shape=shape, scope=self.scope, pad=Poly.of(0), swizzled=False)
-
-        def visit(stmt: Stmt) -> Stmt:
-            if isinstance(stmt, Alloc) and stmt.buffer.name == self.buffer:
-                return Alloc(target, map_blocks(stmt.body, lambda block: changed.get(block.name, block)))
-            return map_statements(stmt, visit)
-
-        body, prologue = visit(program.body), visit(program.prologue)
-        assert isinstance(body, Seq) and isinstance(prologue, Seq)
-        return replace(program, body=body, prologue=prologue)
+        program = map_program_blocks(program, lambda block: changed.get(block.name, block))
+        return map_allocs(program, self.buffer, lambda _: target)
 
 
 def _representatives(program: Program) -> dict[str, Poly]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.ir.expr import Affine, Const, Expr, affine, floordiv, from_affine, mod
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Alloc, Block, Program, Seq, Stmt, map_statements
+from pipeline.ir.program import Block, Program
 from pipeline.ir.region import at_least, interval
 from pipeline.schedule.nest import (
     affine_over_loops,
@@ -15,6 +15,7 @@ from pipeline.schedule.nest import (
     extents,
     find_buffer,
     loads_of,
+    map_allocs,
     map_program_blocks,
     no_buffer,
     reads,
@@ -95,17 +96,10 @@ class TransformLayout:
             new = replace(new, indices=stored) if block.buffer == self.buffer else new
             return new if new.iters == block.iters else without_idle(new, around[block.name], program.derived)
 
-        def kept(stmt: Stmt) -> Stmt:
-            if isinstance(stmt, Alloc) and stmt.buffer.name == self.buffer:
-                return replace(stmt, buffer=target)
-            return map_statements(stmt, kept)
-
         program = map_program_blocks(program, visit)
         if found.scope == "global":
             return replace(program, buffers=tuple(target if b.name == self.buffer else b for b in program.buffers))
-        body, prologue = kept(program.body), kept(program.prologue)
-        assert isinstance(body, Seq) and isinstance(prologue, Seq)
-        return replace(program, body=body, prologue=prologue)
+        return map_allocs(program, self.buffer, lambda _: target)
 
 
 def _parts(extent: Poly, tile: int) -> Poly:

@@ -96,6 +96,9 @@ def test_a_binding_is_refused_with_its_reason(before: tuple[Step, ...], step: Bi
 
 def test_more_threads_than_any_block_has_are_refused() -> None:
     refuses(matmul(m=1025), Bind("mm_m", "threadIdx.x"), "has 1025 iterations: threadIdx.x counts 1024")
+    refuses(matmul(m=65), Bind("mm_m", "threadIdx.z"), "has 65 iterations: threadIdx.z counts 64")
+    applied(matmul(m=64), Bind("mm_m", "threadIdx.z"))
+    applied(matmul(m=65), Bind("mm_m", "threadIdx.y"))
 
 
 @pytest.mark.parametrize("program", [whole_sum(), running_sum()])

@@ -13,7 +13,9 @@ from pipeline.schedule.steps.parallel import carried_by
 
 Hardware = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z"]
 LONGEST = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535,
-           "threadIdx.x": 1024, "threadIdx.y": 1024, "threadIdx.z": 1024}  # fmt: skip
+           "threadIdx.x": 1024, "threadIdx.y": 1024, "threadIdx.z": 64}  # fmt: skip
+"""Of a grid and of a block in each direction: CUDA C++ Programming Guide, technical specifications by compute
+capability."""
 
 
 @dataclass(frozen=True, slots=True)

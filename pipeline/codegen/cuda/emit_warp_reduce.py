@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from pipeline.codegen.cuda.cpp import AND, VALUE, Cpp, call, choice, converted, literal
 from pipeline.codegen.cuda.emit_block import FUNCTIONS
 from pipeline.codegen.cuda.emit_warp_load import LoadEmitter
 from pipeline.codegen.cuda.fragment_layout import LANE, Layout
 from pipeline.codegen.cuda.scalar import scalar, stored
-from pipeline.ir.expr import FLOATS, Var, affine, substitute, variables
+from pipeline.ir.expr import Var, affine, substitute, variables
 from pipeline.ir.graph import DType
-from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Block, Combine, Loop
+from pipeline.ir.scalar_limits import neutral_number
 from pipeline.schedule.nest import over_loops
 from pipeline.schedule.unit_match import UnitMatch
 
@@ -42,7 +39,7 @@ class ReduceEmitter(LoadEmitter):
         combine = _combine(found.block)
         with self.braces(), self.scope():
             name = self.names.new("part")
-            start = neutral(combine, dtype)
+            start = _neutral(combine, dtype)
             self.lines.add(f"{start.type} {name}[{HALVES_OF_ROWS}] = {{{start}, {start}}};")
             with self.scope():
                 variable = self.declare(axis)
@@ -71,12 +68,12 @@ class ReduceEmitter(LoadEmitter):
         dtype = self.places[block.buffer].buffer.dtype
         tests = self.enter(block)
         if tests is None:
-            return neutral(combine, dtype)
+            return _neutral(combine, dtype)
         value = converted(self.value(block.value), VALUE[dtype])
         if not tests:
             return value
         test = Cpp(" && ".join(test.at(AND) for test in tests), "bool", AND)
-        return Cpp(f"({choice(test, value, neutral(combine, dtype), VALUE[dtype])})", VALUE[dtype])
+        return Cpp(f"({choice(test, value, _neutral(combine, dtype), VALUE[dtype])})", VALUE[dtype])
 
     def reduce_rows(self, block: Block, parts: list[Cpp]) -> None:
         """Over the group, and with what the rows hold already."""
@@ -118,14 +115,8 @@ class ReduceEmitter(LoadEmitter):
                 self.lines.add(f"{element} = {stored(total, dtype)};")
 
 
-def neutral(combine: Combine, dtype: DType) -> Cpp:
-    """What changes no result of the combination."""
-    if combine == "sum":
-        return literal(0, dtype)
-    if dtype in FLOATS:
-        return literal(-math.inf if combine == "max" else math.inf, dtype)
-    limits = np.iinfo(numpy_dtype(dtype))
-    return literal(int(limits.min if combine == "max" else limits.max), dtype)
+def _neutral(combine: Combine, dtype: DType) -> Cpp:
+    return literal(neutral_number(combine, dtype), dtype)
 
 
 def _combine(block: Block) -> Combine:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ir.evaluate_scalar import apply_scalar
-from pipeline.ir.expr import Const, Expr, Load, Op, Size, Var, loads, variables
+from pipeline.ir.expr import loads, variables
 from pipeline.ir.program import Alloc, Block, Loop, Program, Seq, Stmt
+from pipeline.ir.program_bounds import evaluate
 
 MOST_POINTS = 1 << 23  # of the loops around one statement, of all chosen blocks together
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
@@ -42,11 +42,11 @@ def expected_writes(program: Program, region: int, blocks: np.ndarray[Any, Any])
         for it in block.iters:
             if it.kind == "reduce":
                 continue
-            iters[it.var] = value = np.broadcast_to(_value(it.binding, points), inside.shape)
+            iters[it.var] = value = np.broadcast_to(evaluate(it.binding, points), inside.shape)
             inside = inside & (value >= 0) & (value < it.extent.value)
         for condition in block.where:
-            inside = inside & np.asarray(_value(condition, points), np.bool_)
-        at = tuple(np.broadcast_to(_value(index, iters), inside.shape)[inside] for index in block.indices)
+            inside = inside & np.asarray(evaluate(condition, points), np.bool_)
+        at = tuple(np.broadcast_to(evaluate(index, iters), inside.shape)[inside] for index in block.indices)
         masks[block.buffer][at] = True
     return masks
 
@@ -93,22 +93,6 @@ def _points(loops: Sequence[Loop], needed: set[str], chosen: Array) -> dict[str,
 
 def _count(points: dict[str, Array], chosen: Array) -> int:
     return max((len(value) for value in points.values()), default=min(1, len(chosen)))
-
-
-def _value(expr: Expr, values: dict[str, Array]) -> Array:
-    match expr:
-        case Const(value):
-            return np.asarray(value)
-        case Var(name):
-            return values[name]
-        case Size(poly):
-            return np.asarray(poly.value)
-        case Op("floordiv", (a, b)):
-            return np.asarray(np.floor_divide(_value(a, values), _value(b, values)))
-        case Op(fn, args, dtype):
-            return apply_scalar(fn, [_value(arg, values) for arg in args], dtype)
-        case Load():
-            raise AssertionError("a load hangs on data")
 
 
 def forgotten(masks: Mapping[str, Mask], written: Mapping[str, np.ndarray[Any, Any]]) -> str | None:

@@ -46,6 +46,13 @@ def test_a_block_writes_its_own_tile_and_a_tail_no_more_than_there_is() -> None:
     assert np.argwhere(masks["y"]).tolist() == [[48, 4], [48, 5], [48, 6], [49, 4], [49, 5], [49, 6]]
 
 
+def test_what_a_guard_chooses_is_where_an_element_is_stored() -> None:
+    turned = RAGGED.replace("y[i, j] =", "y[guard(i < 25, 24 - i, i), j] =")
+    masks = expected_writes(program(turned), 0, np.array([(2, 0, 0)]))  # rows 16 to 31
+    assert masks is not None
+    assert np.flatnonzero(masks["y"][:, 0]).tolist() == [*range(9), *range(25, 32)]
+
+
 @pytest.mark.parametrize("name", ["simt_gemm.txt", "tensor_gemm.txt"])
 def test_tiles_of_products_are_those_of_their_blocks(name: str) -> None:
     made = program((FOLDER / name).read_text(encoding="utf-8"))

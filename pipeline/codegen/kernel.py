@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline.ir.graph import DType, Shape
+from pipeline.ir.program import Buffer
 
 Role = Literal["input", "constant", "packed", "output", "workspace"]
 
@@ -45,3 +46,9 @@ class Kernel:
     threads: int
     parallel: bool
     prologue_only: tuple[str, ...] = ()
+
+
+def argument_of(buffer: Buffer) -> Argument:
+    """A global buffer of a concrete program as the argument of its kernel."""
+    shape = tuple(extent.value for extent in buffer.shape)
+    return Argument(buffer.name, shape, buffer.dtype, "workspace" if buffer.role == "intermediate" else buffer.role)

@@ -9,7 +9,7 @@ from pipeline.codegen.cuda.cpp import identifier
 from pipeline.codegen.cuda.emit_region import Function, emit_region
 from pipeline.codegen.cuda.kernel import CudaKernel, CudaSource
 from pipeline.codegen.cuda.single_iterations import without_single_iterations
-from pipeline.codegen.kernel import Argument
+from pipeline.codegen.kernel import argument_of
 from pipeline.errors import CodegenError
 from pipeline.ir.program import Buffer, Program, Seq
 from pipeline.ir.program_text import to_text
@@ -38,7 +38,7 @@ def emit_kernel(program: Program, target: Target, symbol: str | None = None) -> 
     name = symbol or f"{identifier(program.name)[:NAME_LENGTH]}_{_fingerprint(program, target.gpu)}"
     body = _functions(program.body, name, program, target.gpu)
     prologue = _functions(program.prologue, f"{name}_pack", program, target.gpu)
-    arguments = tuple(_argument(buffer) for buffer in program.buffers)
+    arguments = tuple(argument_of(buffer) for buffer in program.buffers)
     text = "\n".join([f'#include "{HEADERS[0]}"', *(f"\n{function.text}" for function in (*prologue, *body))]) + "\n"
     return CudaSource(name, text, tuple(f.launch for f in body), tuple(f.launch for f in prologue), arguments,
                       target.gpu.arch)  # fmt: skip
@@ -57,8 +57,3 @@ def _functions(regions: Seq, name: str, program: Program, gpu: Gpu) -> list[Func
 
 def _fingerprint(program: Program, gpu: Gpu) -> str:
     return hashlib.sha256(f"{to_text(program)}{gpu!r}".encode()).hexdigest()[:10]
-
-
-def _argument(buffer: Buffer) -> Argument:
-    shape = tuple(extent.value for extent in buffer.shape)
-    return Argument(buffer.name, shape, buffer.dtype, "workspace" if buffer.role == "intermediate" else buffer.role)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from pipeline.codegen.kernel import Argument, Kernel
+from pipeline.codegen.kernel import Argument, Kernel, argument_of
 from pipeline.codegen.llvm.compile import compile_ir, function_attributes
 from pipeline.codegen.llvm.emit import Emitter
 from pipeline.codegen.llvm.emit_state import Place, row_major
 from pipeline.codegen.llvm.vector_math import MathLibrary
 from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.program import Block, Buffer, Loop, Program, Seq, block_loads, walk
+from pipeline.ir.program import Block, Loop, Program, Seq, block_loads, walk
 from pipeline.ir.target import Target
 
 SCRATCH = "scratch"
@@ -46,7 +46,7 @@ def emit_kernel(program: Program, target: Target, symbol: str | None = None) -> 
     declarations: dict[str, str] = {
         "muschedule_barrier": "declare void @muschedule_barrier(ptr, i64)",
     }
-    arguments = tuple(_argument(buffer) for buffer in program.buffers)
+    arguments = tuple(argument_of(buffer) for buffer in program.buffers)
     functions = []
     main, scratch = _function(name, program, program.body, target, library, declarations)
     functions.append(main)
@@ -103,11 +103,6 @@ def _function(
     given += [f"ptr %p{count}" if scratch else "ptr null", "i64 %thread", "i64 %threads", "ptr %barrier"]
     outer += [f"  call void @{name}_body({', '.join(given)})", "  ret void", "}"]
     return "\n".join([*inner, *outer]), scratch
-
-
-def _argument(buffer: Buffer) -> Argument:
-    shape = tuple(extent.value for extent in buffer.shape)
-    return Argument(buffer.name, shape, buffer.dtype, "workspace" if buffer.role == "intermediate" else buffer.role)
 
 
 def _read(body: Seq) -> frozenset[str]:

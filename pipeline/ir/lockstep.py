@@ -14,7 +14,8 @@ from typing import assert_never
 from pipeline.ir.expr import Affine, Expr, affine, loads, substitute
 from pipeline.ir.program import PRIVATE, Alloc, Axis, Block, Loop, Program, Seq, Stmt, walk
 
-GRID = ("parallel", "blockIdx.x", "blockIdx.y", "blockIdx.z")
+BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+GRID = ("parallel", *BLOCKS)
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 

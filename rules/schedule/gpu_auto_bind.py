@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.ir.expr import Const, Var
-from pipeline.ir.lockstep import THREADS
+from pipeline.ir.lockstep import BLOCKS, THREADS
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Block, Loop, walk
 from pipeline.ir.target import Target
@@ -20,7 +20,6 @@ from rules.schedule.gpu_inner_threads import bound_inside
 from rules.schedule.gpu_lane import lane_loop, vector_widths
 from rules.schedule.multi_level_tiling import epilogue
 
-BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 WARP = 32
 SERIAL = 8  # vectors that one thread handles, at most
 ENOUGH = 256  # threads of a block along one loop, where another need not join in

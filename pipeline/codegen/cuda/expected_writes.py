@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.ir.expr import loads, variables
+from pipeline.ir.lockstep import BLOCKS
 from pipeline.ir.program import Alloc, Block, Loop, Program, Seq, Stmt
 from pipeline.ir.program_bounds import evaluate
 
 MOST_POINTS = 1 << 23  # of the loops around one statement, of all chosen blocks together
-_GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
@@ -70,10 +70,10 @@ def _points(loops: Sequence[Loop], needed: set[str], chosen: Array) -> dict[str,
     values: dict[str, Array] = {}
     count = len(chosen)
     for number, loop in enumerate(loops):
-        on_grid = loop.kind in _GRID or (loop.kind == "parallel" and number == 0)
+        on_grid = loop.kind in BLOCKS or (loop.kind == "parallel" and number == 0)
         flat: Array
         if on_grid:
-            flat = chosen[:, _GRID.index(loop.kind) if loop.kind in _GRID else 0]
+            flat = chosen[:, BLOCKS.index(loop.kind) if loop.kind in BLOCKS else 0]
             flat = np.repeat(flat, count // len(chosen))
             for axis in reversed(loop.axes):
                 values[axis.var], flat = flat % axis.extent.value, flat // axis.extent.value

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import assert_never
 
 from pipeline.ir.expr import Const, Expr, Load, Var, add, map_children, mul
-from pipeline.ir.lockstep import THREADS, thread_extents
+from pipeline.ir.lockstep import BLOCKS, THREADS, thread_extents
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Iter, Loop, Program, Seq, Stmt
 
-_GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 Extents = Mapping[str, int]  # by kind of thread loop
 Places = Mapping[str, Expr]  # the number of this thread along each kind of thread loop
 
@@ -26,7 +25,7 @@ def host_program(program: Program) -> Program:
 
 
 def _region(region: Stmt) -> Stmt:
-    if not isinstance(region, Loop) or region.kind not in _GRID:
+    if not isinstance(region, Loop) or region.kind not in BLOCKS:
         return region if isinstance(region, Loop) and region.kind == "parallel" else _serial(region, {}, {})
     return replace(_inside(region, {}, {}), kind="parallel", annotations=())
 

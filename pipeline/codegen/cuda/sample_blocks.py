@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pipeline.codegen.cuda.kernel import Launch
+from pipeline.ir.lockstep import BLOCKS
 from pipeline.ir.program import Loop, Program, Stmt, walk
 
 GridAxes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # the extents fused along x, y and z, last fastest
-_GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 
 def sample_blocks(
@@ -57,10 +57,10 @@ def grid_axes(program: Program, launches: Sequence[Launch]) -> tuple[GridAxes | 
 def _region_axes(region: Stmt) -> GridAxes:
     found: dict[str, tuple[int, ...]] = {}
     for stmt in walk(region):
-        if isinstance(stmt, Loop) and (stmt.kind in _GRID or (stmt.kind == "parallel" and stmt is region)):
+        if isinstance(stmt, Loop) and (stmt.kind in BLOCKS or (stmt.kind == "parallel" and stmt is region)):
             kind = "blockIdx.x" if stmt.kind == "parallel" else stmt.kind
             found[kind] = tuple(axis.extent.value for axis in stmt.axes)
-    x, y, z = (found.get(kind, (1,)) for kind in _GRID)
+    x, y, z = (found.get(kind, (1,)) for kind in BLOCKS)
     return x, y, z
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.ir.expr import Const, Expr, Load, Op, Var, affine, children, substitute, variables
+from pipeline.ir.expr import Const, Expr, Load, Op, add, affine, children, mul, substitute, variables
 
 Change = Literal["uniform", "unit", "other"]
 
@@ -70,9 +70,9 @@ class Lanes:
                 # as (a - b) < 0 or its opposite; where the lanes count downwards, as b - a
                 start = substitute(left, {self.var: Const(0)})
                 if fn in ("le", "gt"):
-                    start = _plus(start, -1)
+                    start = add(start, Const(-1))
                 if step.value < 0:
-                    start = _plus(_negative(start), -1)
+                    start = add(mul(start, Const(-1)), Const(-1))
                 return multiple(start, self.count)
             case _:
                 return False
@@ -109,11 +109,3 @@ def multiple(expr: Expr, number: int) -> bool:
             return multiple(a, number) and multiple(b, number)
         case _:
             return False
-
-
-def _plus(expr: Expr, number: int) -> Expr:
-    return substitute(Op("add", (Op("add", (expr, Var(""))), Const(number))), {"": Const(0)})
-
-
-def _negative(expr: Expr) -> Expr:
-    return substitute(Op("mul", (Op("add", (expr, Var(""))), Const(-1))), {"": Const(0)})

@@ -9,9 +9,7 @@ from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Alloc, Stmt, walk
 
 ADDRESSING = 40  # registers of a thread for indices, pointers and what the compiler keeps besides
-ALIGNMENT = (
-    16  # bytes: a buffer in shared memory begins where a vector may, so that less than these stay free before it
-)
+ALIGNMENT = 16  # bytes: shared buffers begin where a vector may, so that less than these stay free before one
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,8 @@ class GpuAllocated:
         shared = held = Poly.of(0)
         for found in walk(stmt):
             if isinstance(found, Alloc):
-                size = product(list(found.buffer.shape)) * ITEM_BYTES[found.buffer.dtype]
+                *outer, row = found.buffer.shape or (Poly.of(1),)
+                size = product(outer) * (row + found.buffer.pad) * ITEM_BYTES[found.buffer.dtype]
                 if found.buffer.scope == "shared":
                     shared = shared + size + ALIGNMENT
                 else:

@@ -53,9 +53,14 @@ class _Bench:
         """The address of an input, -1 in the place of a case's number for a constant."""
         if (case, name) not in self.inputs:
             array = np.ascontiguousarray(value)
-            self.inputs[case, name] = self.device.allocate(max(1, array.nbytes))
-            self.device.upload(self.inputs[case, name], array, self.stream)
-            self.device.synchronize(self.stream)
+            address = self.device.allocate(max(1, array.nbytes))
+            try:
+                self.device.upload(address, array, self.stream)
+                self.device.synchronize(self.stream)
+            except BaseException:  # the next kernel must not find an input here that never arrived
+                self.device.free(address)
+                raise
+            self.inputs[case, name] = address
         return self.inputs[case, name]
 
     def evict(self) -> None:
@@ -96,15 +101,14 @@ class _Trial(Trial):
         self._prologue, self._functions = bench.device.functions(kernel)
         self._graphs: dict[int, Any] = {}
         self._own: dict[str, tuple[Argument, int]] = {}
-        for argument in kernel.arguments:
-            if argument.role in ("packed", "output", "workspace"):
-                size = nbytes(argument)
-                base = self._device.allocate(size + 2 * _GUARD)
-                self._device.fill(base, _GUARD_BYTE, size + 2 * _GUARD, bench.stream)
-                self._own[argument.name] = (argument, base)
-        self._tables = [self._table(number, reference) for number in range(len(reference.cases))]
-        self._queue(self._prologue, self._tables[0])
-        self._device.synchronize(bench.stream)
+        try:
+            self._allocate()
+            self._tables = [self._table(number, reference) for number in range(len(reference.cases))]
+            self._queue(self._prologue, self._tables[0])
+            self._device.synchronize(bench.stream)
+        except BaseException:
+            self.close()
+            raise
 
     def check(self, reference: Reference) -> None:
         for number, case in enumerate(reference.cases):
@@ -172,6 +176,15 @@ class _Trial(Trial):
         for _, base in self._own.values():
             self._device.free(base)
         self._device.unload((*self._prologue, *self._functions))
+
+    def _allocate(self) -> None:
+        """What it has to itself, between guards."""
+        for argument in self._kernel.arguments:
+            if argument.role in ("packed", "output", "workspace"):
+                size = nbytes(argument) + 2 * _GUARD
+                base = self._device.allocate(size)
+                self._own[argument.name] = (argument, base)
+                self._device.fill(base, _GUARD_BYTE, size, self._bench.stream)
 
     def _queue(self, functions: tuple[Function, ...], table: Mapping[str, int]) -> None:
         for function in functions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -60,23 +61,23 @@ def checked_and_timed(
     cache: CacheState = "cold" if job.policy.flush_cache else "warm"
     trials: list[Trial] = []
     starts: list[float] = []
-    for kernel in job.kernels:
-        starts.append(time.perf_counter())
-        trials.append(make(kernel))
-        trials[-1].check(reference)
-    sound = [trial for trial in trials if trial.failure is None]
     taken: dict[int, Samples] = {}
-    if job.rounds is not None:
-        clocks = [trial.clock(job.policy) for trial in sound]
-        for trial, samples in zip(sound, interleave(clocks, job.policy, job.rounds), strict=True):
-            taken[id(trial)] = samples
-    else:
-        for trial in sound:
-            taken[id(trial)] = sample(trial.clock(job.policy), job.policy, job.best_ns)
-    for trial in trials:
-        trial.check_guards("while it was timed")
-    for trial in trials:
-        trial.close()
+    with contextlib.ExitStack() as held:  # the worker lives on, whatever one kernel's check ends with
+        for kernel in job.kernels:
+            starts.append(time.perf_counter())
+            trials.append(make(kernel))
+            held.callback(trials[-1].close)
+            trials[-1].check(reference)
+        sound = [trial for trial in trials if trial.failure is None]
+        if job.rounds is not None:
+            clocks = [trial.clock(job.policy) for trial in sound]
+            for trial, samples in zip(sound, interleave(clocks, job.policy, job.rounds), strict=True):
+                taken[id(trial)] = samples
+        else:
+            for trial in sound:
+                taken[id(trial)] = sample(trial.clock(job.policy), job.policy, job.best_ns)
+        for trial in trials:
+            trial.check_guards("while it was timed")
     return tuple(
         BenchResult(
             Samples((), 1) if trial.failure is not None else taken[id(trial)], trial.failure, trial.max_absolute,

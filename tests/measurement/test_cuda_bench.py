@@ -197,6 +197,52 @@ def test_what_a_kernel_took_is_given_back(bench: Bench, tmp_path: Path) -> None:
     assert bench.driver.names().count("cuModuleUnload") == 2
 
 
+def held(bench: Bench) -> tuple[int, int]:
+    """Allocations that are no inputs of the task, and modules, which a job has left behind."""
+    loads, unloads = (len(bench.driver.names(name)) for name in ("cuModuleLoadData", "cuModuleUnload"))
+    return len(bench.driver.memory) - len(cuda_bench._BENCH[0].inputs), loads - unloads
+
+
+OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.mark.parametrize("function", ["cuMemAlloc", "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuLaunchKernel"])
+def test_a_kernel_for_which_there_is_no_room_leaves_nothing_and_the_next_is_judged(
+    function: str, bench: Bench, tmp_path: Path
+) -> None:
+    reference = files(tmp_path)
+    bench.driver.planted = {function: OUT_OF_MEMORY}
+    with pytest.raises(UserError, match="not enough memory"):
+        judged(reference)
+    assert held(bench) == (0, 0)
+    bench.driver.planted = {}
+    (result,) = judged(reference)
+    assert result.failure is None and result.samples.nanoseconds
+
+
+@pytest.mark.parametrize("rounds", [None, 3])
+@pytest.mark.parametrize("function", ["cuMemAlloc", "cuEventCreate", "cuGraphInstantiate"])
+def test_where_there_is_no_room_later_the_kernels_before_are_given_back_too(
+    function: str, rounds: int | None, bench: Bench, tmp_path: Path
+) -> None:
+    def add_and_fill(driver: FakeDriver, at: list[int]) -> None:
+        add(driver, at)
+        driver.planted = {function: OUT_OF_MEMORY}
+
+    bench.kernel = add_and_fill
+    with pytest.raises(UserError, match="not enough memory"):
+        judged(files(tmp_path), add_kernel(), add_kernel(), policy=WARM, rounds=rounds)
+    assert held(bench) == (0, 0)
+
+
+def test_a_reference_that_lacks_an_argument_leaves_nothing_behind(bench: Bench, tmp_path: Path) -> None:
+    a = np.ones(N, np.float32)
+    case = Case({"a": a}, {"c": a.astype(np.float64)}, {"c": np.ones(N)})
+    with pytest.raises(ValueError, match="the reference lacks b"):
+        judged(write(Reference("short", {}, (case,)), tmp_path / "reference"))
+    assert held(bench) == (0, 0)
+
+
 def test_an_illegal_access_ends_the_process(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Ended(Exception):
         pass

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.codegen.assemble import assemble
-from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.codegen.cuda.driver import why_absent
 from pipeline.config import Config
 from pipeline.errors import CheckError, PipelineError, UserError
@@ -46,7 +45,7 @@ from pipeline.schedule.sketch import Sketch
 from pipeline.search.contest import Contest, contest
 from pipeline.search.cost_model import CostModel
 from pipeline.search.strategy import Strategy
-from pipeline.search.tuner import Budget, Report, TaskState, Tuner, stream
+from pipeline.search.tuner import Budget, Chosen, Report, TaskState, Tuner, stream
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
@@ -111,7 +110,7 @@ class Run:
             described, self.config.seed, machine.predicted, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,
             peers=self._compared(peer_model, machine, artifact),
-            facts=self._kept(both, machine), machine=machine.facts(), target=machine.target,
+            facts=self._kept(both, modules[both.favour], machine), machine=machine.facts(), target=machine.target,
             versions={"muschedule": VERSION, **machine.versions()}, artifact=artifact,
         ))  # fmt: skip
         write_summary(summary, self.folder / "summary.json")
@@ -183,7 +182,7 @@ class Run:
 
     def _tuned(
         self, both: Contest, machine: Machine, store: Store, interrupted: bool
-    ) -> tuple[Tuner, dict[float, list[BuiltKernel]]]:
+    ) -> tuple[Tuner, dict[float, list[Chosen]]]:
         """A kernel for each task of the module, the best that was found within the budget; and for that of another
         choice, in favour of alternatives, where it is another one."""
         config, search, verification = self.config, self.config.search, self.config.verification
@@ -218,26 +217,27 @@ class Run:
                 tuner.run()
             tuner.ensure()
             tuner.finish()
-            modules: dict[float, list[BuiltKernel]] = {}
+            modules: dict[float, list[Chosen]] = {}
             for favour in (1.0, FAVOUR):
                 both.favour = favour
                 both.confirm(stream(config.seed, "full extents"))
                 _, states = both.decided()
-                kernels = [self._kernel(tuner, state) for state in states]
-                if kernels not in modules.values():
-                    modules[favour] = kernels
+                chosen = [self._chosen(tuner, state) for state in states]
+                if chosen not in modules.values():
+                    modules[favour] = chosen
         return tuner, modules
 
     def _fastest(
-        self, graph: Graph, both: Contest, modules: Mapping[float, list[BuiltKernel]], machine: Machine,
+        self, graph: Graph, both: Contest, modules: Mapping[float, list[Chosen]], machine: Machine,
         provenance: dict[str, Any], feeds: Feeds,
     ) -> Path:  # fmt: skip
         """The module. Where fused kernels are about as fast as the tasks that they replace, both are made and called in
         turns: alone, a task finds in its caches what in a module comes from memory."""
         made: dict[float, Path] = {}
-        for favour, kernels in modules.items():
+        for favour, chosen in modules.items():
             both.favour = favour
             parts, _ = both.decided()
+            kernels = [each.kernel for each in chosen]
             name = "artifact" if not made else "artifact_fused"
             made[favour] = machine.save(assemble(graph, parts, kernels, machine.target, provenance), self.folder / name)
         best = next(iter(made))
@@ -254,9 +254,9 @@ class Run:
         both.favour = best
         return made[best] if made[best].name == "artifact" else made[best].rename(self.folder / "artifact")
 
-    def _kernel(self, tuner: Tuner, state: TaskState) -> BuiltKernel:
-        kernel = tuner.kernel(state)
-        if kernel is None:
+    def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
+        chosen = tuner.chosen(state)
+        if chosen is None:
             raise PipelineError(
                 "no candidate of a task works",
                 where=state.task.name,
@@ -264,19 +264,17 @@ class Run:
                 or "none was proposed",
                 todo="This is a defect of the code generator or of a rule: please report it with pipeline.log",
             )
-        return kernel
+        return chosen
 
-    def _kept(self, both: Contest, machine: Machine) -> dict[str, KernelFacts]:
+    def _kept(self, both: Contest, chosen: Sequence[Chosen], machine: Machine) -> dict[str, KernelFacts]:
         """Writes the listings of the chosen kernels, for people; gives what is known of them, by the task's key."""
         folder = self.folder / "kernels"
         facts: dict[str, KernelFacts] = {}
-        for number, state in enumerate(both.decided()[1]):
-            best = state.history.best()
-            if best is None:
-                continue
+        for number, (state, each) in enumerate(zip(both.decided()[1], chosen, strict=True)):
+            best = each.observation
             space = state.history.spaces[best.candidate.sketch]
             program = space.program(np.array(best.candidate.row, np.int64))
-            known = machine.facts_of(program)
+            known = machine.facts_of(program, each.kernel)
             if known is not None:
                 facts[state.task.key] = known
             if not self.config.codegen.keep:
@@ -284,7 +282,7 @@ class Run:
             values = ", ".join(f"{k}={v}" for k, v in zip(space.space.columns, best.candidate.row, strict=True))
             said = f"{state.task.name}: {(best.seconds or 0.0) * 1e3:.4f} ms, {values or 'no parameters'}"
             folder.mkdir(exist_ok=True)
-            for ending, text in machine.listings(program, said).items():
+            for ending, text in machine.listings(program, each.kernel, said).items():
                 (folder / f"{number:02d}_{state.task.name[:60]}{ending}").write_text(text, encoding="utf-8")
         return facts
 

@@ -71,6 +71,8 @@ def test_a_product_is_tuned_verified_and_told_as_predicted(
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["predicted"] is True
     (listing,) = (tmp_path / "run" / "kernels").glob("*.cu")
     assert "MS_KERNEL" in listing.read_text()
+    (chosen,) = load_cuda_artifact(tmp_path / "run" / "artifact").plan.kernels
+    assert listing.read_text().partition("\n")[2] == chosen.program.source
     assert all(record.predicted for record in records(tmp_path))
 
 

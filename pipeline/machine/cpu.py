@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.codegen.llvm.build import build_kernel, emit_kernel
 from pipeline.codegen.llvm.compile import assembly
 from pipeline.codegen.llvm.known_target import refuse_unknown
@@ -86,12 +87,12 @@ class CpuMachine:
             )  # fmt: skip
         return latency
 
-    def listings(self, program: Program, said: str) -> Mapping[str, str]:
+    def listings(self, program: Program, kernel: BuiltKernel, said: str) -> Mapping[str, str]:
         text = emit_kernel(program, self.target).text
         code = assembly(text, self.target, level=self._level)
         return {".ll": f"; {said}\n{text}", ".s": f"# {said}\n{code}"}
 
-    def facts_of(self, program: Program) -> KernelFacts | None:
+    def facts_of(self, program: Program, kernel: BuiltKernel) -> KernelFacts | None:
         return None
 
     def facts(self) -> MachineFacts:

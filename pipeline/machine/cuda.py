@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.codegen.cuda.build import build_kernel, emit_kernel
+from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.codegen.cuda.compile import compile_source, nvrtc_version
 from pipeline.codegen.cuda.kernel import CudaKernel
 from pipeline.codegen.cuda.link import link
@@ -43,11 +43,13 @@ class CudaMachine:
         provenance = {**plan.provenance, "predicted": self.predicted}
         return save_cuda(link(replace(plan, provenance=provenance)), path)
 
-    def listings(self, program: Program, said: str) -> Mapping[str, str]:
-        return {".cu": f"// {said}\n{emit_kernel(program, self.target).source}"}
+    def listings(self, program: Program, kernel: BuiltKernel, said: str) -> Mapping[str, str]:
+        assert isinstance(kernel, CudaKernel)
+        return {".cu": f"// {said}\n{kernel.program.source}"}
 
-    def facts_of(self, program: Program) -> KernelFacts | None:
-        found = predict(program, build_kernel(program, self.target), self.target)
+    def facts_of(self, program: Program, kernel: BuiltKernel) -> KernelFacts | None:
+        assert isinstance(kernel, CudaKernel)
+        found = predict(program, kernel, self.target)
         return KernelFacts.model_validate(found, from_attributes=True)
 
     def facts(self) -> MachineFacts:

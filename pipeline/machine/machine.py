@@ -98,11 +98,12 @@ class Machine(Protocol):
         """Of one run. alone: seconds that its kernels take by themselves · folder: for a trace."""
         ...
 
-    def listings(self, program: Program, said: str) -> Mapping[str, str]:
-        """Files about a kernel for people, by their ending; `said` is in the first line of each text."""
+    def listings(self, program: Program, kernel: BuiltKernel, said: str) -> Mapping[str, str]:
+        """Files about a kernel, and the program that it was built of, for people, by their ending; `said` is in the
+        first line of each text."""
         ...
 
-    def facts_of(self, program: Program) -> KernelFacts | None:
+    def facts_of(self, program: Program, kernel: BuiltKernel) -> KernelFacts | None:
         """What a report says of a kernel; None where there is nothing to say."""
         ...
 

@@ -104,6 +104,14 @@ class Report:
     task: str
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The kernel of a task in a module, and what was observed of the candidate that it was built of."""
+
+    kernel: BuiltKernel
+    observation: Observation = field(compare=False)
+
+
 class Tuner:
     """Tunes the tasks of one model. Chance comes from streams that are named after the task; time from `clock`."""
 
@@ -215,15 +223,15 @@ class Tuner:
             except KeyboardInterrupt:
                 self.interrupted = True
 
-    def kernel(self, state: TaskState) -> BuiltKernel | None:
+    def chosen(self, state: TaskState) -> Chosen | None:
         """The best kernel of a task, built again where it was measured in an earlier run; None where nothing works."""
         for observation in state.history.ranked():
             kept = state.kernels.get(observation.candidate.key)
-            if kept is not None and isinstance(kept[1].outcome, BuiltKernel):
-                return kept[1].outcome
-            (built,) = self._build(state, [observation.candidate])
+            built = kept[1] if kept is not None else None
+            if built is None or not isinstance(built.outcome, BuiltKernel):
+                (built,) = self._build(state, [observation.candidate])
             if isinstance(built.outcome, BuiltKernel):
-                return built.outcome
+                return Chosen(built.outcome, observation)
         return None
 
     def ensure(self) -> None:
@@ -423,4 +431,4 @@ def began(sketch: Sketch, begin: str) -> str:
     )
 
 
-__all__ = ["Budget", "Report", "TaskState", "Tuner", "candidate_key", "make_state", "stream"]
+__all__ = ["Budget", "Chosen", "Report", "TaskState", "Tuner", "candidate_key", "make_state", "stream"]

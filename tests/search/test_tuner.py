@@ -84,7 +84,7 @@ def test_a_second_run_measures_nothing_again_and_ends_with_the_same_best(store: 
     assert [state.best for state in second.states] == pytest.approx([state.best for state in first.states])
     assert [state.resumed for state in second.states] == [state.trials for state in first.states]
     assert builder.asked == []
-    assert all(second.kernel(state) is not None for state in second.states)
+    assert all(second.chosen(state) is not None for state in second.states)
     assert len(builder.asked) == 2, "one kernel a task is built from its record"
 
 
@@ -180,7 +180,7 @@ def test_a_search_that_gains_nothing_ends_by_itself() -> None:
 def test_every_task_gets_a_kernel_even_if_the_budget_is_smaller_than_the_number_of_tasks() -> None:
     made, *_ = tuner(small.two_tasks(), Random(), Roofline(), trials=1, failing=0)
     run(made)
-    assert all(made.kernel(state) is not None for state in made.states)
+    assert all(made.chosen(state) is not None for state in made.states)
 
 
 def test_the_reported_best_never_gets_worse() -> None:
@@ -198,8 +198,21 @@ def test_the_best_is_the_fastest_that_was_measured() -> None:
     state = made.states[0]
     times = [o.seconds for o in state.history.observations if o.seconds is not None]
     assert state.best == min(times)
-    kernel = made.kernel(state)
-    assert kernel is not None and float(kernel.object_code) == pytest.approx(min(times))
+    chosen = made.chosen(state)
+    assert chosen is not None and float(chosen.kernel.object_code) == pytest.approx(min(times))
+    assert chosen.observation is state.history.best()
+
+
+def test_where_the_best_cannot_be_built_again_the_next_is_chosen_and_named() -> None:
+    made, builder, _ = tuner(small.gmm(), Random(), Roofline())
+    run(made)
+    state = made.states[0]
+    first, second, *_ = state.history.ranked()
+    state.kernels.clear()
+    builder._fails = (f"{first.candidate.sketch}:{','.join(map(str, first.candidate.row))}",)
+    chosen = made.chosen(state)
+    assert chosen is not None and chosen.observation is second
+    assert float(chosen.kernel.object_code) == pytest.approx(second.seconds)
 
 
 class Breaking:
@@ -244,7 +257,7 @@ def test_an_interrupt_ends_the_search_with_the_best_so_far(batch: int, store: St
     assert made.interrupted
     assert made.trials < 24
     assert len(store.everything()) == made.trials
-    assert all(made.kernel(state) is not None for state in made.states), "each task has a kernel all the same"
+    assert all(made.chosen(state) is not None for state in made.states), "each task has a kernel all the same"
 
 
 def test_the_streams_of_chance_differ_by_name_and_by_seed() -> None:

@@ -252,6 +252,20 @@ def two_loops(rows: int = 4, outer: int = 6, inner: int = 10) -> Case:
     return spec, b.finish(y)
 
 
+def largest_then_product(outputs: int = 5, rows: int = 4, terms: int = 3, parts: int = 8) -> Case:
+    """w (max over j of x), as a running maximum whose last value is read with lanes along its rows."""
+    w = Writer((outputs, rows, terms, parts))
+    x, weight = w.input("x", (1, 2, 3)), w.input("w", (0, 2))
+    spec = w.finish(w.product(w.reduce("max", x, (3,)), weight, (2,)))
+    b = MuGraphBuilder()
+    tensors = [b.input("x", 3), b.input("w", 2)]
+    with b.kernel(grid={"n": None}, loops={"j": None}) as g:
+        tx, tw = g.load(tensors[0], fmap={"j": 2}), g.load(tensors[1], imap={"n": 0})
+        top = g.running(g.squeeze(g.fold("max", tx, axis=2), [2]))
+        y = g.store(g.contract("id,ed->ei", g.accumulate("last", top), tw), omap={"n": 0})
+    return spec, b.finish(y)
+
+
 def mixed_kernels(rows: int = 3, hidden: int = 13, outputs: int = 10) -> Case:
     """rms_norm(x) w with operators on whole tensors before and after the kernel of the product."""
     b = MuGraphBuilder()
@@ -280,6 +294,7 @@ ALL: dict[str, Callable[..., Case]] = {
     made.__name__: made
     for made in (
         attention, qknorm, split_attention, rmsnorm_linear, rows_and_columns, gated_mlp, lora, ntrans, full_mlp, moe,
-        split_product, largest_of_parts, layer_norm_linear, two_loops, mixed_kernels, softmax_by_kernels,
+        split_product, largest_of_parts, layer_norm_linear, two_loops, largest_then_product, mixed_kernels,
+        softmax_by_kernels,
     )
 }  # fmt: skip

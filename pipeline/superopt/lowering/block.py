@@ -353,7 +353,8 @@ class BlockLowering:
         # of a dimension that its own loops cut, each place in the tile has an element of the accumulator
         dims = tuple(Dim(dim.extent, None, dim.extent) if own & set(dim.cut) else dim for dim in given)
         over = frozenset(self.cuts.loop_var(loop) for loop in own)
-        value = self.tile(name, dims, op.level, "_acc", order=self.order(number, len(dims)))
+        order = self.order(number, len(dims))  # of all tiles that are stored into here
+        value = self.tile(name, dims, op.level, "_acc", order=order)
         assert value.buffer is not None
         buffer, store = value.buffer, self.place(value)
         start: Const = LOWEST if isinstance(op, Running) and combine == "max" else neutral(combine, DTYPE)
@@ -368,8 +369,8 @@ class BlockLowering:
             rescaling = into if outer == inner else self.before[outer]
             rescaling.append(nest(f"{name}_rescale", buffer, dims, (), scaled, store))
         if isinstance(op, Running):
-            before = self.tile(name, dims, inner, "_before")
-            change = self.tile(name, dims, inner, "_change")
+            before = self.tile(name, dims, inner, "_before", order=order)
+            change = self.tile(name, dims, inner, "_change", order=order)
             assert before.buffer is not None and change.buffer is not None
             into.append(nest(f"{name}_keep", before.buffer, dims, (), lambda s, _: value.read(s), store))
         if made is not None:
@@ -389,7 +390,8 @@ class BlockLowering:
     def rescale(self, number: int, name: str) -> Value:
         """exp(before - now) of a running maximum, seen through what adds and takes away dimensions of one element."""
         if number in self.rescales:
-            return scratch_value(self.rescales[number], self.values[number].dims)
+            change = self.rescales[number]
+            return scratch_value(change, self.values[number].dims, order=self.orders.get(change))
         position = number - len(self.block.inputs)
         if position < 0 or not isinstance(self.block.nodes[position].op, Transpose | Squeeze | Unsqueeze):
             raise cannot(name, "the second operand of a rescaled sum is no running maximum")

@@ -1,6 +1,6 @@
 """Statements as C++: loops, nests of threads, allocations.
 
-What warps do together is left to `WarpEmitter`, which overrides `unit`, `fragment` and `whole_warp`.
+What warps do together is left to `FragmentEmitter` (`fragment`) and `WarpEmitter` (`unit` and `whole_warp`).
 """
 
 from __future__ import annotations
@@ -62,18 +62,16 @@ class Emitter(CopyEmitter):
         return self.threads.x == WARP and bool(self.nest) and self.nest != ("",) and "threadIdx.x" not in self.nest
 
     def unit(self, loop: Loop, name: str) -> None:
-        """A nest that the lanes of a warp compute together by the intrinsic of that name."""
-        raise CodegenError(f"no code for the intrinsic {name}", where="codegen.cuda")
+        """A nest that the lanes of a warp compute together by the intrinsic of that name: see `WarpEmitter`."""
+        raise NotImplementedError
 
     def fragment(self, buffer: Buffer, body: Stmt) -> None:
-        """Declares a buffer that is spread over the lanes of a warp, and emits what uses it."""
-        raise CodegenError(f"no registers of warps for {buffer.name}", where="codegen.cuda")
+        """Declares a buffer that is spread over the lanes of a warp, and emits what uses it: see `FragmentEmitter`."""
+        raise NotImplementedError
 
     def whole_warp(self, block: Block) -> None:
-        """A block that a warp runs once: its first lane does."""
-        self.used.add("lane")
-        with self.scope(), self.braces("if (lane == 0)"):
-            self.block(block)
+        """A block that a warp runs once: see `WarpEmitter`."""
+        raise NotImplementedError
 
     def leaf(self, stmt: Stmt) -> None:
         """A nest of threads, or what one thread does alone."""

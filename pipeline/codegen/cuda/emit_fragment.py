@@ -140,10 +140,6 @@ class FragmentEmitter(Emitter):
             inside = [f"{INDENT}{line}" if line else line for line in added]
             lines.text[start:] = [f"{INDENT * depth}{{", *inside, f"{INDENT * depth}}}"]
 
-    def single(self, block: Block) -> None:
-        """One place, under its conditions."""
-        self.block(block)
-
     def packed(self, blocks: Sequence[Block]) -> None:
         """The elements of one register of a fragment, each of which one of the blocks stores."""
         place, bindings = self.places[blocks[0].buffer], self.bindings

@@ -19,8 +19,6 @@ from pipeline.ir.target import Gpu
 class Place:
     """A buffer under its name in C++.
 
-    plain    an array or pointer of ours, which may be read and written by operators such as +=; the others are
-             arguments and shared memory, which a host checks at each access
     base     elements before the first, as text (the stage of a pipeline); "" for none
     private  each thread has its own: registers where all indices are constants
     """

@@ -14,8 +14,6 @@ from pipeline.ir.program import Alloc, Block, Loop, Stmt, walk
 from pipeline.schedule.intrinsics import INTRINSICS
 from pipeline.schedule.unit_match import UnitMatch
 
-PAIR = 2  # neighbouring columns of an accumulator that a lane holds
-
 
 @dataclass(slots=True)
 class WarpEmitter(StoreEmitter):
@@ -55,7 +53,7 @@ class WarpEmitter(StoreEmitter):
                 case "row map":
                     self.map_rows(found)
                 case "lane map":
-                    self.single(self.at(found.block, found.variables, (Var(LANE),)))
+                    self.block(self.at(found.block, found.variables, (Var(LANE),)))
                 case "lane reduction":
                     self.lane_reduction(found)
                 case None:
@@ -87,7 +85,7 @@ class WarpEmitter(StoreEmitter):
         with self.lanes():
             self.meet_lanes(block)
             if self.is_fragment(block.buffer):
-                self.single(block)
+                self.block(block)
                 return
             with self.braces("if (lane == 0)"):
                 self.block(block)
@@ -107,10 +105,10 @@ class WarpEmitter(StoreEmitter):
         for half in range(2):
             block = self.at(found.block, found.variables, (add(Var(GROUP), Const(8 * half)),))
             if self.is_fragment(block.buffer):
-                self.single(block)
+                self.block(block)
             else:
                 with self.braces("if (lane % 4 == 0)"):
-                    self.single(block)
+                    self.block(block)
 
 
 def is_unit(stmt: Stmt) -> bool:

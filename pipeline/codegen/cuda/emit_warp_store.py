@@ -53,7 +53,7 @@ class StoreEmitter(ProductEmitter):
                 self.packed(pair)
             elif target is not None or not self.store_pair(pair):
                 for block in pair:
-                    self.single(block)
+                    self.block(block)
 
     def store_pair(self, pair: Sequence[Block]) -> bool:
         """Two neighbouring elements of memory by one store; False where they are none, or one may be left out alone."""

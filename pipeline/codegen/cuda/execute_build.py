@@ -62,11 +62,9 @@ def find_compiler(named: str = "") -> str | None:
     return None
 
 
-def compile_for_host(source: CudaSource, compiler: str, *, level: int = 1) -> HostLibraries:
+def compile_for_host(source: CudaSource, compiler: str) -> HostLibraries:
     """The libraries, made once in this process for each text. Raises CodegenError where the compiler refuses it."""
-    return HostLibraries(
-        machine_library(compiler), _kernel_library(host_text(source), granule(source), compiler, level)
-    )
+    return HostLibraries(machine_library(compiler), _kernel_library(host_text(source), compiler))
 
 
 def host_text(source: CudaSource) -> str:
@@ -105,14 +103,14 @@ def adopt_machine(compiler: str, path: Path) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _kernel_library(text: str, granule: int, compiler: str, level: int) -> Path:
-    name = _name(text, str(granule), compiler, str(level))
+def _kernel_library(text: str, compiler: str) -> Path:
+    name = _name(text, compiler)
     folder = scratch_folder()
     written = folder / f"kernel-{name}.cpp"
     written.write_text(text, encoding="utf-8")
     path = folder / f"kernel-{name}.so"
     checks = [flag for flags in CHECKS if knows(compiler, flags) for flag in flags]
-    _compile(compiler, written, path, (f"-O{level}", *checks, "-DMUSCHEDULE_HOST", "-I", str(HERE)))
+    _compile(compiler, written, path, ("-O1", *checks, "-DMUSCHEDULE_HOST", "-I", str(HERE)))
     return path
 
 

@@ -31,6 +31,22 @@ def compile_source(text: str, arch: str) -> tuple[bytes, Mapping[str, Resources]
     where it refuses the text.
     """
     nvrtc = load_nvrtc()
+    cubin, log = _compiled(text, arch, (f"--gpu-architecture={arch}", *OPTIONS),
+                           nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)  # fmt: skip
+    return cubin, resources_of(log)
+
+
+def compile_ptx(text: str, arch: str) -> str:
+    """The PTX of the text, for a look at which instructions it uses. Raises as `compile_source` does."""
+    nvrtc = load_nvrtc()
+    options = (f"--gpu-architecture={arch.replace('sm_', 'compute_')}", *LANGUAGE)
+    ptx, _ = _compiled(text, arch, options, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
+    return ptx.rstrip(b"\0").decode()
+
+
+def _compiled(text: str, arch: str, options: tuple[str, ...], size_of: Any, read: Any) -> tuple[bytes, str]:
+    """What NVRTC makes of the text, as it is read by those two functions, and its log."""
+    nvrtc = load_nvrtc()
     known = supported_architectures()
     if arch.removeprefix("sm_").rstrip("af") not in known:
         raise UserError(f"NVRTC cannot compile for {arch}", where="codegen.cuda",
@@ -38,28 +54,13 @@ def compile_source(text: str, arch: str) -> tuple[bytes, Mapping[str, Resources]
                         todo=f"Install another version of it: {PACKAGES}")  # fmt: skip
     program = _program(nvrtc, text)
     try:
-        options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in OPTIONS)]
-        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+        status = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]
         log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0").decode().strip()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             shown = "\n".join(log.splitlines()[:_SHOWN_LINES])
             raise CodegenError("NVRTC refuses the source", where=f"codegen.cuda for {arch}",
                                why=f"{status.name}:\n{shown}")  # fmt: skip
-        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), resources_of(log)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-def compile_ptx(text: str, arch: str) -> str:
-    """The PTX of the text, for a look at which instructions it uses. Raises as `compile_source` does."""
-    nvrtc = load_nvrtc()
-    program = _program(nvrtc, text)
-    try:
-        options = [f"--gpu-architecture={arch.replace('sm_', 'compute_')}".encode(), *(o.encode() for o in LANGUAGE)]
-        if nvrtc.nvrtcCompileProgram(program, len(options), options)[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode()
-            raise CodegenError("NVRTC refuses the source", where=f"codegen.cuda for {arch}", why=log)
-        return _read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0").decode()
+        return _read(size_of, read, program), log
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

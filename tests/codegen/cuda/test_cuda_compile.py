@@ -82,6 +82,8 @@ def test_the_log_is_in_the_error_of_a_wrong_source() -> None:
 def test_an_architecture_that_the_compiler_does_not_know_is_named_with_those_that_it_does() -> None:
     with pytest.raises(UserError, match=r"sm_35.*sm_80"):
         compile_source(SCALE, "sm_35")
+    with pytest.raises(UserError, match=r"NVRTC cannot compile for sm_35"):
+        compile_ptx(SCALE, "sm_35")
 
 
 @pytest.mark.parametrize("fault", [ImportError("no module"), RuntimeError("libnvrtc.so was not found")])

@@ -15,12 +15,11 @@ from pipeline.codegen.cuda.kernel import Launch
 from pipeline.codegen.kernel import Role
 from pipeline.codegen.llvm.build import build_kernel
 from pipeline.codegen.llvm.compile import LoadedObject
+from pipeline.codegen.llvm.link import aligned_copy
 from pipeline.errors import PipelineError
 from pipeline.ir.interpret import interpret
 from pipeline.ir.program import Block, Program, walk
 from pipeline.ir.target import Target
-
-_ALIGN = 64
 
 
 def execute_by_llvm(program: Program, arrays: Mapping[str, np.ndarray], host: Target) -> Execution:
@@ -79,19 +78,10 @@ def _run(
     buffers = {}
     for argument in kernel.arguments:
         value = arrays[argument.name] if argument.role in ("input", "constant") else spoiled(argument)
-        buffers[argument.name] = _aligned(value)
+        buffers[argument.name] = aligned_copy(value)
     table = (pointer * max(1, len(buffers)))(*(array.ctypes.data for array in buffers.values()))
     for symbol in (kernel.prologue, kernel.symbol):
         if symbol is not None:
             function = ctypes.CFUNCTYPE(None, pointer, i64, i64, pointer)(loaded.address(symbol))
             function(ctypes.addressof(table), 0, 1, None)
     return {argument.name: buffers[argument.name] for argument in kernel.arguments if argument.role == role}
-
-
-def _aligned(value: np.ndarray) -> np.ndarray:
-    """A copy that begins where kernels want their buffers to."""
-    memory = np.empty(value.nbytes + _ALIGN, np.uint8)
-    start = -memory.ctypes.data % _ALIGN
-    copy = memory[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    copy[...] = value
-    return copy

@@ -40,6 +40,25 @@ DISK_ERRORS = frozenset({
 SHOW = "Show the configuration with --cfg job"
 
 
+def own_folder(path: str) -> str:
+    """A folder that is made now and that no other run has: a name that is taken, by a run that began in the same second
+    say, gets a number behind it. Where it cannot be made, Hydra, which makes it where it is not there, says why."""
+    own, number = path, 1
+    while True:
+        try:
+            os.makedirs(own)
+            return own
+        except FileExistsError:
+            number += 1
+            own = f"{path}-{number}"
+        except OSError:
+            return own
+
+
+# For the configuration; here, since the processes of a launcher import this file and do not call `main`.
+OmegaConf.register_new_resolver("own_folder", own_folder, use_cache=True, replace=True)
+
+
 class PlainFormatter(logging.Formatter):
     """The message alone: tracebacks are for the file."""
 

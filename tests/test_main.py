@@ -8,9 +8,11 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
+import hydra.core.utils
 import pytest
 from omegaconf import OmegaConf
 
@@ -78,6 +80,26 @@ def test_both_spellings_of_the_workload_work(
     (folder,) = folders(tmp_path)
     assert folder.name.endswith("-toy")
     assert (folder / "pipeline.log").is_file()
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
+    command: Command, runs: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hydra.core.utils, "datetime", SimpleNamespace(now=lambda: datetime(2026, 1, 2, 3, 4, 5)))
+    assert [command("workload=toy") for _ in range(3)] == [0, 0, 0]
+    assert [command("workload=toy", "-m", "seed=0,1") for _ in range(2)] == [0, 0]
+    names = [folder.name.removeprefix("2026-01-02_03-04-05-") for folder in folders(tmp_path)]
+    assert names == ["sweep", "sweep-2", "toy", "toy-2", "toy-3"]
+    for folder in folders(tmp_path):
+        jobs = [folder] if "toy" in folder.name else [folder / "0-toy", folder / "1-toy"]
+        assert all((job / "summary.json").is_file() and (job / "pipeline.log").is_file() for job in jobs)
+        assert (folder / "table.json").is_file() == ("sweep" in folder.name)
+
+
+def test_a_folder_that_is_named_is_used_again(command: Command, runs: list[Config], tmp_path: Path) -> None:
+    assert [command("workload=toy", "hydra.run.dir=mine"), command("workload=toy", "hydra.run.dir=mine")] == [0, 0]
+    assert (tmp_path / "mine" / "summary.json").is_file()
+    assert not (tmp_path / "mine-2").exists()
 
 
 def test_options_may_stand_anywhere(command: Command, runs: list[Config]) -> None:

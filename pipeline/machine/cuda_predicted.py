@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.codegen.cuda.build import build_kernel
-from pipeline.codegen.cuda.execute_build import find_compiler
+from pipeline.codegen.cuda.execute_build import find_compiler, why_no_compiler
 from pipeline.config import Config, MeasurementSettings
 from pipeline.errors import ConfigError
 from pipeline.ir.graph import Graph
@@ -41,9 +41,9 @@ class PredictedCuda(CudaMachine):
         )  # fmt: skip
         if find_compiler() is None:
             log.warning(
-                "there is no C++ compiler: programs are run through the CPU's code generator in place of their source, "
-                "which finds neither races nor a wrong emission"
-            )
+                "there is no C++ compiler that works (%s): programs are run through the CPU's code generator in place "
+                "of their source, which finds neither races nor a wrong emission", why_no_compiler(),
+            )  # fmt: skip
 
     def parts(self, measurement: MeasurementSettings) -> Parts:
         if measurement.predicted is None:

@@ -17,7 +17,14 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline.codegen.cuda.execute_build import adopt_machine, compile_for_host, find_compiler, granule, machine_library
+from pipeline.codegen.cuda.execute_build import (
+    adopt_machine,
+    compile_for_host,
+    find_compiler,
+    granule,
+    machine_library,
+    why_no_compiler,
+)
 from pipeline.codegen.cuda.execute_machine import Machine, names_of, whole_grid
 from pipeline.codegen.cuda.execution import Execution, Fault, LaunchCounts
 from pipeline.codegen.cuda.kernel import CudaSource, Launch
@@ -100,7 +107,7 @@ def execute(
     found = find_compiler(compiler)
     if found is None:
         raise UserError("there is no C++ compiler to run emitted kernels with", where="codegen.cuda",
-                        why="none of c++, g++ and clang++ was found on the path",
+                        why=why_no_compiler(),
                         todo="Install g++ or clang++, or execute the program by LLVM (execute_by_llvm)")  # fmt: skip
     if pool is not None:
         chosen = None if blocks is None else tuple(_listed(blocks(launch)) for launch in source.launches)

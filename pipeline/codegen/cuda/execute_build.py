@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ CHECKS = (
 )  # fmt: skip
 SECONDS = 120.0
 _SHOWN_LINES = 12  # of what the compiler says, in an error
+_SHOWN_LETTERS = 300  # where it is said in one line why there is no compiler
 _SIZES = {"bool": 1, "char": 1, "i8": 1, "u8": 1, "short": 2, "f16": 2, "bf16": 2, "u16": 2}
 
 
@@ -60,6 +62,15 @@ def find_compiler(named: str = "") -> str | None:
         if name and (found := shutil.which(name)) and knows(found, ()):
             return found
     return None
+
+
+def why_no_compiler() -> str:
+    """Why `find_compiler` finds none: that there is none, or which ones do not work and what they say."""
+    if sys.platform == "win32":
+        return "this system is one that the machine which runs kernels does not know"
+    said = [refusal(found, ()) or "" for name in COMPILERS if (found := shutil.which(name))]
+    shown = "; ".join(textwrap.shorten(text, _SHOWN_LETTERS) for text in said)
+    return shown or f"none of {', '.join(COMPILERS)} is on the path"
 
 
 def compile_for_host(source: CudaSource, compiler: str) -> HostLibraries:
@@ -114,16 +125,22 @@ def _kernel_library(text: str, compiler: str) -> Path:
     return path
 
 
-@functools.cache
 def knows(compiler: str, flags: tuple[str, ...]) -> bool:
     """Whether the compiler takes these flags, and finds the headers that the machine includes."""
+    return refusal(compiler, flags) is None
+
+
+@functools.cache
+def refusal(compiler: str, flags: tuple[str, ...]) -> str | None:
+    """What the compiler says, with its name, of these flags or of the headers that the machine includes; None: it takes
+    them."""
     probe = scratch_folder() / "probe.cpp"
     probe.write_text("".join(f"#include <{header}>\n" for header in HEADERS), encoding="utf-8")
     try:
         _compile(compiler, probe, probe.with_suffix(".so"), flags)
-    except CodegenError:
-        return False
-    return True
+    except CodegenError as error:
+        return error.why
+    return None
 
 
 def _compile(compiler: str, source: Path, path: Path, flags: tuple[str, ...]) -> None:
@@ -131,10 +148,10 @@ def _compile(compiler: str, source: Path, path: Path, flags: tuple[str, ...]) ->
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CodegenError("the C++ compiler of this host could not be run", where=compiler, why=str(error),
+        raise CodegenError("the C++ compiler of this host could not be run", why=f"{compiler}: {error}",
                            todo="Name another one") from error  # fmt: skip
     if done.returncode:
-        shown = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
+        shown = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES]) or f"exit code {done.returncode}"
         raise CodegenError(
             "the C++ compiler of this host refuses the source", where=source.name, why=f"{compiler}:\n{shown}"
         )

@@ -12,7 +12,7 @@ from pipeline.codegen.cuda.execute import execute
 from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.codegen.cuda.execution import Execution
 from pipeline.codegen.cuda.kernel import CudaSource
-from pipeline.errors import CodegenError
+from pipeline.errors import CodegenError, UserError
 from tests.codegen.cuda import hand_sources as hand
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
@@ -205,3 +205,25 @@ def test_a_compiler_that_makes_no_library_is_not_taken(tmp_path: Path) -> None:
     usual = find_compiler()
     assert find_compiler(str(broken)) == usual is not None
     assert find_compiler("no such compiler") == usual
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [("echo no such licence >&2; exit 1", "no such licence"), ("exit 3", "exit code 3")]
+)
+def test_a_compiler_that_does_not_work_is_named_with_what_it_says(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler() is None
+    with pytest.raises(UserError, match="no C\\+\\+ compiler") as caught:
+        execute(hand.GEMM, {})
+    assert str(broken) in caught.value.why and said in caught.value.why
+
+
+def test_a_path_without_a_compiler_is_said_to_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler() is None
+    assert execute_build.why_no_compiler() == "none of c++, g++, clang++ is on the path"

@@ -203,6 +203,10 @@ def over_loops(block: Block, expr: Expr) -> Expr:
     return substitute(expr, {it.var: it.binding for it in block.iters})
 
 
+def indices_over_loops(block: Block, indices: Iterable[Expr]) -> tuple[Expr, ...]:
+    return tuple(over_loops(block, index) for index in indices)
+
+
 def affine_over_loops(block: Block, expr: Expr) -> Affine | None:
     return affine(over_loops(block, expr))
 

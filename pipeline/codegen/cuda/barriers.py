@@ -9,9 +9,10 @@ from enum import IntEnum
 from typing import assert_never
 
 from pipeline.codegen.cuda.pipelines import Pipelined
-from pipeline.ir.expr import Affine, Expr, affine, loads, substitute
+from pipeline.ir.expr import Affine, Expr, loads
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import PRIVATE, Alloc, Block, Loop, Seq, Stmt, walk
+from pipeline.schedule.nest import affine_over_loops
 
 Extent = tuple[int, int]  # first byte and the one after the last
 
@@ -164,10 +165,9 @@ def accesses(stmt: Stmt) -> Iterator[Access]:
     def visit(stmt: Stmt, thread: tuple[tuple[str, str, int], ...], inner: dict[str, int]) -> Iterator[Access]:
         match stmt:
             case Block():
-                bindings: dict[str, Expr] = {it.var: it.binding for it in stmt.iters}
 
                 def forms(indices: tuple[Expr, ...]) -> tuple[Affine | None, ...]:
-                    return tuple(affine(substitute(index, bindings)) for index in indices)
+                    return tuple(affine_over_loops(stmt, index) for index in indices)
 
                 for expr in (*(it.binding for it in stmt.iters), *stmt.where, stmt.value, *stmt.indices):
                     for load in loads(expr):

@@ -14,9 +14,10 @@ from pipeline.codegen.cuda.cpp import MEMORY, Cpp, infix, integer
 from pipeline.codegen.cuda.emit_copy import CopyEmitter
 from pipeline.codegen.cuda.emit_state import Place
 from pipeline.errors import CodegenError
-from pipeline.ir.expr import Const, affine, substitute
+from pipeline.ir.expr import Const
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import PRIVATE, Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, block_loads, walk
+from pipeline.schedule.nest import affine_over_loops
 
 WARP = 32
 REGISTER_LOOP = 64  # iterations up to which a loop is unrolled whose variable says which register is meant
@@ -141,14 +142,13 @@ class Emitter(CopyEmitter):
         if axis.extent.value > REGISTER_LOOP:
             return False
         for block in (s for s in walk(body) if isinstance(s, Block)):
-            bindings = {it.var: it.binding for it in block.iters}
             uses = [(block.buffer, block.indices), *((load.buffer, load.indices) for load in block_loads(block))]
             for name, indices in uses:
                 place = self.places.get(name)
                 if place is None or not place.private:
                     continue
                 for index in indices:
-                    form = affine(substitute(index, bindings))
+                    form = affine_over_loops(block, index)
                     if form is not None and form.coefficient(axis.var).terms:
                         return True
         return False

@@ -19,6 +19,7 @@ from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Buffer, Stmt, map_block_exprs
 from pipeline.ir.program_bounds import Facts
+from pipeline.schedule.nest import indices_over_loops
 
 
 @dataclass(slots=True)
@@ -115,16 +116,13 @@ class FragmentEmitter(Emitter):
         over loop variables then: no lane computes them."""
         where = {**self.known, **dict(zip(variables, place, strict=True))}
         here = map_block_exprs(block, lambda expr: substitute(expr, where))
-        bindings = {it.var: it.binding for it in here.iters}
 
         def settled(expr: Expr) -> Expr:
             if isinstance(expr, Load) and self.is_fragment(expr.buffer):
-                return Load(expr.buffer, tuple(substitute(index, bindings) for index in expr.indices), expr.dtype)
+                return Load(expr.buffer, indices_over_loops(here, expr.indices), expr.dtype)
             return map_children(expr, settled)
 
-        target = (
-            tuple(substitute(i, bindings) for i in here.indices) if self.is_fragment(block.buffer) else here.indices
-        )
+        target = indices_over_loops(here, here.indices) if self.is_fragment(block.buffer) else here.indices
         return replace(here, indices=target, value=settled(here.value), where=tuple(map(settled, here.where)))
 
     @contextmanager

@@ -11,6 +11,7 @@ from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Loop, map_block_exprs
 from pipeline.ir.program_bounds import Facts
 from pipeline.schedule.intrinsics import INTRINSICS
+from pipeline.schedule.nest import indices_over_loops
 from pipeline.schedule.unit_match import UnitMatch
 
 BANK_ROW = 16  # bytes of a row of a matrix
@@ -93,8 +94,7 @@ class LoadEmitter(FragmentEmitter):
         place = self.places[load.buffer]
         if place.buffer.scope != "shared":
             return None
-        bindings = {it.var: it.binding for it in block.iters}
-        source = tuple(substitute(index, bindings) for index in load.indices)
+        source = indices_over_loops(block, load.indices)
         forms = [affine(index) for index in source]
         last = forms[-1] if forms else None
         if last is None or (len(forms) > 1 and place.row * place.item % BANK_ROW):
@@ -145,8 +145,7 @@ class LoadEmitter(FragmentEmitter):
         for block in blocks:
             if not isinstance(block.value, Load) or self.places[block.value.buffer].private:
                 return False
-            bindings = {it.var: it.binding for it in block.iters}
-            found.append(tuple(substitute(index, bindings) for index in block.value.indices))
+            found.append(indices_over_loops(block, block.value.indices))
         assert isinstance(blocks[0].value, Load)
         place = self.places[blocks[0].value.buffer]
         if not neighbours(found, place):

@@ -12,6 +12,7 @@ from pipeline.errors import CodegenError
 from pipeline.ir.expr import Const, Expr, Op, conjuncts, substitute, variables
 from pipeline.ir.program_text import expr_text
 from pipeline.schedule.intrinsics import INTRINSICS
+from pipeline.schedule.nest import indices_over_loops, over_loops
 from pipeline.schedule.unit_match import UnitMatch
 
 
@@ -61,10 +62,10 @@ class ProductEmitter(ReduceEmitter):
     def operand(self, found: UnitMatch, name: str) -> str:
         """The registers of the tile that an operand is."""
         operand = found.operands[name]
-        bindings = {it.var: it.binding for it in self.settled(found.block).iters}
         start: dict[str, Expr] = {**self.known, **{var: Const(0) for var in found.variables}}
         outer, self.bindings = self.bindings, {}
-        indices = tuple(substitute(substitute(index, bindings), start) for index in operand.indices)
+        settled = indices_over_loops(self.settled(found.block), operand.indices)
+        indices = tuple(substitute(index, start) for index in settled)
         text = self.tile(self.places[operand.buffer], indices)
         self.bindings = outer
         return text
@@ -78,8 +79,7 @@ class ProductEmitter(ReduceEmitter):
         for it in block.iters:
             conditions.append(Op("ge", (it.binding, Const(0)), "bool"))
             conditions.append(Op("lt", (it.binding, Const(it.extent.value)), "bool"))
-        bindings = {it.var: it.binding for it in block.iters}
-        conditions += [substitute(part, bindings) for whole in block.where for part in conjuncts(whole)]
+        conditions += [over_loops(block, part) for whole in block.where for part in conjuncts(whole)]
         tile: list[Expr] = []
         elements: list[Expr] = []
         terms: list[Expr] = []

@@ -31,6 +31,7 @@ from pipeline.ir.expr import (
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Block, Loop, map_block_exprs
 from pipeline.ir.program_bounds import Facts
+from pipeline.schedule.nest import indices_over_loops
 from pipeline.schedule.unit_match import UnitMatch
 
 PAIR = 2  # neighbouring columns of an accumulator that a lane holds
@@ -221,11 +222,6 @@ class StoreEmitter(ProductEmitter):
     def pack_pair(self, word: str, first: Block, second: Block) -> None:
         dtype = self.places[first.buffer].buffer.dtype
         self.lines.add(f"{word} = {self.word(self.pair_of_values(first, second), dtype)};")
-
-
-def indices_over_loops(block: Block, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    bindings = {it.var: it.binding for it in block.iters}
-    return tuple(substitute(index, bindings) for index in indices)
 
 
 def _unconditional(expr: Expr) -> list[Load]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.ir.expr import Affine, Const, Expr, Op, affine, substitute, walk
+from pipeline.ir.expr import Affine, Const, Expr, Op, affine, walk
 from pipeline.ir.program import Block, Stmt
 from pipeline.ir.program import walk as walk_statements
+from pipeline.schedule.nest import over_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,6 @@ Ranges = dict[str, tuple[int, int]]
 def inequalities(block: Block) -> tuple[Inequality, ...]:
     """Those of its iteration domain, of `where`, and of the guards in its value, as far as they are affine."""
     found: list[Inequality] = []
-    bindings = {it.var: it.binding for it in block.iters}
     for it in block.iters:
         form = affine(it.binding)
         if form is not None:
@@ -35,7 +35,7 @@ def inequalities(block: Block) -> tuple[Inequality, ...]:
         found.extend(_from_condition(condition, False))
     for node in walk(block.value):
         if isinstance(node, Op) and node.fn == "guard":
-            found.extend(_from_condition(substitute(node.args[0], bindings), True))
+            found.extend(_from_condition(over_loops(block, node.args[0]), True))
     return tuple(dict.fromkeys(inequality for inequality in found if inequality.terms))
 
 

@@ -107,7 +107,7 @@ class Run:
                 vote(peer_model, module.run(None, feeds))
             latency = machine.latency(module, feeds, tuner.total, self.folder)
         summary = run_summary(Finished(
-            described, self.config.seed, machine.predicted, model, tuner, both,
+            described, self.config.seed, machine.predicted, machine.unchecked, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,
             peers=self._compared(peer_model, machine, artifact),
             facts=self._kept(both, modules[both.favour], machine), machine=machine.facts(), target=machine.target,

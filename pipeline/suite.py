@@ -27,7 +27,7 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     and whether verified. The last row has the geometric means.
 
     A peer that gave another result, failed or is missing has that in place of a ratio, and is not among the best.
-    A time that no clock has seen is marked.
+    A time that no clock has seen is marked, and a verification that did not see all.
     """
     peers = list(dict.fromkeys(peer for summary in summaries.values() for peer in summary.get("peers") or {}))
     columns = [*peers, *(["best peer"] if peers else []), "roofline"]
@@ -38,7 +38,7 @@ def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
         shown = {**ratios, "best peer": min(known, default=None), "roofline": _of_roofline(summary)}
         figures.append(shown)
         cells = [_cell(column, shown[column], summary) for column in columns]
-        verified = "yes" if summary.get("verified") is True else "NO"
+        verified = "NO" if summary.get("verified") is not True else "in part" if summary.get("unchecked") else "yes"
         mark = " predicted" if summary.get("predicted") else ""
         rows.append([name, _figure(_median(summary), "") + mark, *cells, verified])
     if len(rows) > 2:

@@ -17,6 +17,7 @@ import pytest
 from pipeline import engine
 from pipeline.codegen.cuda import compile as cuda_compile
 from pipeline.codegen.cuda.driver import why_absent
+from pipeline.codegen.cuda.execute_build import find_compiler
 from pipeline.config import parse
 from pipeline.errors import UserError
 from pipeline.report.summary import Summary
@@ -63,6 +64,7 @@ def test_a_product_is_tuned_verified_and_told_as_predicted(
     assert made.latency_ms is not None and made.latency_ms.samples == 0
     assert made.machine.cpu.startswith("NVIDIA A100")
     assert "nvrtc" in made.versions
+    assert (made.unchecked == "") == (find_compiler() is not None)
     kernel = made.tasks[0].kernel
     assert kernel is not None
     assert kernel.registers > 0 and kernel.launches >= 1 and kernel.spill_bytes == 0
@@ -140,6 +142,17 @@ def test_without_the_compiler_the_package_to_install_is_named(here: Run, monkeyp
             here(*GMM, "search.trials=2")
     finally:
         cuda_compile.load_nvrtc.cache_clear()
+
+
+def test_a_check_without_a_cpp_compiler_is_not_called_a_whole_one(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = here(*SOFTMAX, "search.trials=2")
+    assert made.verified and made.unchecked == "the emitted source, for want of a C++ compiler"
+    assert "verified, but not the emitted source" in caplog.text
+    assert "their source is run" not in caplog.text
 
 
 def test_a_runner_that_needs_a_device_is_refused_where_there_is_none(here: Run) -> None:

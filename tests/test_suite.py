@@ -78,6 +78,11 @@ def test_a_time_that_was_predicted_is_marked() -> None:
     assert "predicted" not in rows[2]
 
 
+def test_a_verification_that_did_not_see_all_is_marked_and_not_counted() -> None:
+    found = cells({"a-0": run(), "a-1": {**run(), "unchecked": "the emitted source"}})
+    assert [row["verified"] for row in found.values()] == ["yes", "in part", "1 of 2"]
+
+
 def test_no_run_at_all_is_a_head_alone() -> None:
     assert [line.split() for line in table({})] == [["run", "ms", "roofline", "verified"]]
 

@@ -43,6 +43,7 @@ class CpuMachine:
     """See `Machine`."""
 
     predicted = False
+    unchecked = ""
 
     def __init__(self, config: Config, target: Target) -> None:
         self._config = config

@@ -28,6 +28,7 @@ class CudaMachine:
     """The parts of a `Machine` that need no device."""
 
     predicted: bool
+    unchecked = ""
 
     def __init__(self, config: Config, target: Target) -> None:
         assert target.gpu is not None, f"{target.name} is no GPU"

@@ -35,11 +35,14 @@ class PredictedCuda(CudaMachine):
     def __init__(self, config: Config, target: Target, absent: str) -> None:
         super().__init__(config, target)
         self._absent = absent
+        compiler = find_compiler()
+        what = "programs are" if compiler is None else "source is"
         log.info(
-            "%s: kernels are compiled for %s, their source is run on the CPU and checked, times are predicted",
-            absent, target.cpu,
+            "%s: kernels are compiled for %s, their %s run on the CPU and checked, times are predicted",
+            absent, target.cpu, what,
         )  # fmt: skip
-        if find_compiler() is None:
+        if compiler is None:
+            self.unchecked = "the emitted source, for want of a C++ compiler"
             log.warning(
                 "there is no C++ compiler that works (%s): programs are run through the CPU's code generator in place "
                 "of their source, which finds neither races nor a wrong emission", why_no_compiler(),

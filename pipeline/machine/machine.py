@@ -66,6 +66,7 @@ class Machine(Protocol):
     compiler     which versions made the code: records of another are not resumed
     fingerprint  the machine in the store
     predicted    its times are a model's and no clock's
+    unchecked    what its checks cannot see; "" where there is nothing
     threads      of this host: that a run and its peers have, and how many processes search and build
     """
 
@@ -74,6 +75,7 @@ class Machine(Protocol):
     compiler: str
     fingerprint: str
     predicted: bool
+    unchecked: str
     threads: int
 
     def parts(self, measurement: MeasurementSettings) -> Parts: ...

@@ -169,7 +169,9 @@ def summary_lines(summary: Summary) -> list[str]:
             gain = f", untuned {_ms(summary.untuned_ms)} ({summary.untuned_ms / summary.latency_ms.median:.2f}x)"
         kind = "predicted" if summary.predicted else "median"
         lines.append(f"{summary.workload}: {_ms(summary.latency_ms.median)} {kind}{gain}")
-    lines.append(f"{summary.status}, {'verified' if summary.verified else 'NOT VERIFIED'}{_errors(summary)}")
+    verified = "verified" if summary.verified else "NOT VERIFIED"
+    but = f", but not {summary.unchecked}" if summary.verified and summary.unchecked else ""
+    lines.append(f"{summary.status}, {verified}{but}{_errors(summary)}")
     if summary.artifact:
         lines.append(f"artifact: {summary.artifact}")
     return lines

@@ -35,6 +35,7 @@ class Finished:
     """What a run has come to.
 
     predicted  the times are a model's
+    unchecked  what the verification cannot see
     outcome    of the superoptimizer; None where it was off
     facts      about the kernel of a task, by the task's key
     """
@@ -42,6 +43,7 @@ class Finished:
     workload: str
     seed: int
     predicted: bool
+    unchecked: str
     model: Graph
     tuner: Tuner
     both: Contest
@@ -67,6 +69,7 @@ def run_summary(run: Finished) -> Summary:
     return Summary(
         workload=run.workload, target=run.machine.cpu, seed=run.seed,
         status=status if run.verification.verified else "failed", verified=run.verification.verified,
+        unchecked=run.unchecked,
         max_error=MaxError(absolute=error.absolute, relative=error.relative, tolerance=error.tolerance),
         latency_ms=run.latency, predicted=run.predicted,
         # what the module would take with the first kernel of each task

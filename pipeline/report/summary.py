@@ -162,6 +162,7 @@ class SuperoptSummary(_Part):
 class Summary(_Part):
     """summary.json. latency_ms is None where the run did not get as far as measuring the module.
 
+    unchecked    what `verified` says nothing of; "" where there is nothing
     superopt     None where it was off
     roofline_ms  of the whole model in one piece: its arithmetic at the measured peak, or its inputs, constants and
                  outputs, each moved once, at the measured bandwidth, whichever takes longer
@@ -172,6 +173,7 @@ class Summary(_Part):
     seed: int
     status: Literal["complete", "interrupted", "failed"]
     verified: bool
+    unchecked: str = ""
     max_error: MaxError | None
     latency_ms: Latency | None
     predicted: bool

@@ -173,6 +173,15 @@ def test_what_is_not_verified_is_said_loudly():
     assert "failed, NOT VERIFIED" in summary_lines(bad)
 
 
+def test_a_verification_that_did_not_see_all_says_what_it_did_not_see():
+    part = SUMMARY.model_copy(update={"unchecked": "the emitted source"})
+    assert any(
+        line.startswith("complete, verified, but not the emitted source (largest") for line in summary_lines(part)
+    )
+    wrong = part.model_copy(update={"verified": False, "max_error": None})
+    assert "complete, NOT VERIFIED" in summary_lines(wrong)
+
+
 FACTS = KernelFacts(bound="memory", of_peak=0.875, registers=40, spill_bytes=0, shared_bytes=66560, launches=2)
 
 

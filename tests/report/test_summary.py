@@ -54,7 +54,18 @@ SUMMARY = Summary(
     artifact="outputs/run/artifact",
 )
 KEYS = [
-    *["workload", "target", "seed", "status", "verified", "max_error", "latency_ms", "predicted", "untuned_ms"],
+    *[
+        "workload",
+        "target",
+        "seed",
+        "status",
+        "verified",
+        "unchecked",
+        "max_error",
+        "latency_ms",
+        "predicted",
+        "untuned_ms",
+    ],
     *[
         "roofline_ms",
         "tuning_seconds",

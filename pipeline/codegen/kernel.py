@@ -7,10 +7,11 @@ per argument, in order, 64-byte aligned. Regions inside one kernel are kept apar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.ir.graph import DType, Shape
+from pipeline.ir.graph import ITEM_BYTES, DType, Shape
 from pipeline.ir.program import Buffer
 
 Role = Literal["input", "constant", "packed", "output", "workspace"]
@@ -29,6 +30,11 @@ class Argument:
     shape: Shape
     dtype: DType
     role: Role
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, row-major and without gaps."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,11 @@ class Port:
     shape: Shape
     dtype: DType
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, row-major and without gaps."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
 
 @dataclass(frozen=True, slots=True)
 class LinkedCall:
@@ -195,8 +200,7 @@ def _check_call(plan: ModulePlan[BuiltKernel], call: Call, by_name: Mapping[str,
         if root not in by_name:
             raise CheckError("a call names no buffer", where=where, why=f"{name!r} is not one")
         buffer = by_name[root]
-        need = math.prod(argument.shape) * ITEM_BYTES[argument.dtype]
-        if need != buffer.nbytes or argument.dtype != buffer.dtype:
+        if argument.nbytes != buffer.nbytes or argument.dtype != buffer.dtype:
             raise CheckError(
                 "a buffer does not fit its argument",
                 where=f"{where}, argument {argument.name}",

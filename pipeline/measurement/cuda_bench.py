@@ -15,7 +15,6 @@ import numpy as np
 
 from pipeline.codegen.cuda.driver import Device, Function
 from pipeline.codegen.cuda.kernel import CudaKernel
-from pipeline.codegen.cuda.link import nbytes
 from pipeline.codegen.kernel import Argument
 from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
@@ -114,7 +113,7 @@ class _Trial(Trial):
         for number, case in enumerate(reference.cases):
             for argument, base in self._own.values():
                 if argument.role in ("output", "workspace"):
-                    self._device.fill(base + _GUARD, _SPOILED, nbytes(argument), self._bench.stream)
+                    self._device.fill(base + _GUARD, _SPOILED, argument.nbytes, self._bench.stream)
             self._queue(self._functions, self._tables[number])
             self._device.synchronize(self._bench.stream)
             self.check_guards(f"in case {number}")
@@ -132,7 +131,7 @@ class _Trial(Trial):
 
     def check_guards(self, when: str) -> None:
         for name, (argument, base) in self._own.items():
-            for place, where in ((base, "before"), (base + _GUARD + nbytes(argument), "behind")):
+            for place, where in ((base, "before"), (base + _GUARD + argument.nbytes, "behind")):
                 guard = np.empty(_GUARD, np.uint8)
                 self._device.download(guard, place, self._bench.stream)
                 self._device.synchronize(self._bench.stream)
@@ -181,7 +180,7 @@ class _Trial(Trial):
         """What it has to itself, between guards."""
         for argument in self._kernel.arguments:
             if argument.role in ("packed", "output", "workspace"):
-                size = nbytes(argument) + 2 * _GUARD
+                size = argument.nbytes + 2 * _GUARD
                 base = self._device.allocate(size)
                 self._own[argument.name] = (argument, base)
                 self._device.fill(base, _GUARD_BYTE, size, self._bench.stream)

@@ -6,7 +6,6 @@ are inside the library. Only the functions of the header are visible, so that se
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -18,7 +17,6 @@ from pathlib import Path
 from pipeline.codegen.llvm.team_ir import LINE, TEAM_BYTES
 from pipeline.codegen.module import Port
 from pipeline.errors import UserError
-from pipeline.ir.graph import ITEM_BYTES
 from pipeline.runtime.artifact import Artifact, load_artifact
 
 COMPILERS = ("cc", "gcc", "clang")
@@ -102,7 +100,7 @@ def _build(artifact: Artifact, work: Path, prefix: str, command: str) -> None:
 def _header(artifact: Artifact, prefix: str) -> str:
     def lines(kind: str, ports: tuple[Port, ...]) -> str:
         return "\n".join(
-            f"   {kind}[{i}]  {_plain(port.name)}: {port.dtype} {list(port.shape)}, {_nbytes(port)} bytes"
+            f"   {kind}[{i}]  {_plain(port.name)}: {port.dtype} {list(port.shape)}, {port.nbytes} bytes"
             for i, port in enumerate(ports)
         )
 
@@ -163,10 +161,6 @@ def _source(artifact: Artifact, prefix: str) -> str:
         .replace("SLOTS", str(artifact.slots + 1))
         .replace("PREFIX", prefix)
     )
-
-
-def _nbytes(port: Port) -> int:
-    return math.prod(port.shape) * ITEM_BYTES[port.dtype]
 
 
 def _plain(name: str) -> str:

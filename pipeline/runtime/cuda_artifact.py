@@ -21,7 +21,6 @@ import numpy as np
 from pipeline.codegen.cuda.compile import HEADERS, headers
 from pipeline.codegen.cuda.kernel import CudaKernel, CudaSource, Launch, Resources
 from pipeline.codegen.cuda.launch_plan import AREAS, Area, LaunchPlan, Place, PlannedCall, PlannedCopy
-from pipeline.codegen.cuda.link import nbytes
 from pipeline.codegen.kernel import Argument
 from pipeline.codegen.module import MemoryFigures, Weight
 from pipeline.errors import UserError
@@ -200,7 +199,7 @@ def _check_places(plan: LaunchPlan, path: Path) -> None:
     for call in (*plan.prologues, *plan.calls):
         arguments = {argument.name: argument for argument in plan.kernels[call.kernel].arguments}
         for name, place in call.places.items():
-            if place.offset < 0 or place.offset + nbytes(arguments[name]) > plan.sizes[place.area]:
+            if place.offset < 0 or place.offset + arguments[name].nbytes > plan.sizes[place.area]:
                 raise UserError(
                     "the manifest names a place outside its area",
                     where=str(path / MANIFEST),

@@ -12,7 +12,6 @@ import numpy as np
 
 from pipeline.codegen.cuda.driver import Device, Function
 from pipeline.codegen.cuda.launch_plan import Area, Place, PlannedCall
-from pipeline.codegen.cuda.link import nbytes
 from pipeline.codegen.module import MemoryFigures
 from pipeline.errors import UserError, listed
 from pipeline.ir.graph_types import numpy_dtype
@@ -205,7 +204,7 @@ class CudaSession:
                     release.append(given.release)
                     if given.stream is not None:
                         self._device.wait_for(given.stream, stream)
-                    self._device.copy(self._address(place), given.address, nbytes(port), stream)
+                    self._device.copy(self._address(place), given.address, port.nbytes, stream)
                 else:
                     array = admitted(port.name, value, port.shape, numpy_dtype(port.dtype))
                     self._device.upload(self._address(place), array, stream)

@@ -15,7 +15,6 @@ import numpy as np
 from pipeline.codegen.cuda.execute import execute
 from pipeline.codegen.cuda.kernel import CudaKernel
 from pipeline.codegen.cuda.launch_plan import Area, LaunchPlan, Place, PlannedCall
-from pipeline.codegen.cuda.link import nbytes
 from pipeline.codegen.kernel import Argument
 from pipeline.codegen.module import MemoryFigures, Port
 from pipeline.errors import CheckError, UserError, listed
@@ -67,7 +66,7 @@ class HostModule:
         for port, place in zip(self.plan.inputs, self.plan.input_places, strict=True):
             self._view(place, port)[...] = feeds[port.name]
         for port, place in zip(self.plan.outputs, self.plan.output_places, strict=True):
-            self._bytes(place, nbytes(port))[...] = _SPOILED
+            self._bytes(place, port.nbytes)[...] = _SPOILED
         for call in self.plan.calls:
             self._call(call)
         for copy in self.plan.copies:
@@ -96,7 +95,7 @@ class HostModule:
         read: dict[str, np.ndarray[Any, Any]] = {}
         for argument in kernel.arguments:
             if argument.role in ("output", "workspace"):
-                self._bytes(places[argument.name], nbytes(argument))[...] = _SPOILED
+                self._bytes(places[argument.name], argument.nbytes)[...] = _SPOILED
         for argument in kernel.arguments:
             if argument.role not in ("output", "workspace"):
                 place = places.get(argument.name)
@@ -124,7 +123,7 @@ class HostModule:
         return self._memory[place.area][place.offset : place.offset + size]
 
     def _view(self, place: Place, what: Argument | Port) -> np.ndarray[Any, Any]:
-        raw = self._bytes(place, nbytes(what))
+        raw = self._bytes(place, what.nbytes)
         return raw.view(numpy_dtype(what.dtype)).reshape(what.shape)
 
 
@@ -145,5 +144,5 @@ def _packed_places(plan: LaunchPlan, call: PlannedCall) -> tuple[object, ...]:
 
 def _unread(argument: Argument) -> np.ndarray[Any, Any]:
     """An array that nothing should read."""
-    raw = np.full(nbytes(argument), _SPOILED, np.uint8)
+    raw = np.full(argument.nbytes, _SPOILED, np.uint8)
     return raw.view(numpy_dtype(argument.dtype)).reshape(argument.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,9 +9,8 @@ from pipeline.codegen.cuda.kernel import CudaKernel
 from pipeline.codegen.cuda.launch_plan import ALIGNMENT, LaunchPlan, Place, PlannedCall, PlannedCopy
 from pipeline.codegen.kernel import Argument
 from pipeline.codegen.memory import Lifetime, plan_memory
-from pipeline.codegen.module import BOUND_ROLES, Buffer, Call, MemoryFigures, ModulePlan, Port, Weight, check_plan
+from pipeline.codegen.module import BOUND_ROLES, Call, MemoryFigures, ModulePlan, Port, Weight, check_plan
 from pipeline.errors import CodegenError
-from pipeline.ir.graph import ITEM_BYTES
 
 
 def link(plan: ModulePlan[CudaKernel]) -> LaunchPlan:
@@ -120,7 +118,7 @@ class _Linker:
                 made[key] = {}
                 for argument in results:
                     made[key][argument.name] = Place("packed", self._packed_bytes)
-                    self._packed_bytes += aligned(nbytes(argument))
+                    self._packed_bytes += aligned(argument.nbytes)
                 calls.append(number)
             self._packed.update(((number, name), place) for name, place in made[key].items())
         return calls
@@ -187,7 +185,7 @@ class _Linker:
                     spans[root] = (spans.get(root, (number, number))[0], number)
             for argument in plan.kernels[call.kernel].arguments:
                 if argument.role == "workspace":
-                    workspaces.append(Lifetime(_workspace(number, argument), nbytes(argument), number, number))
+                    workspaces.append(Lifetime(_workspace(number, argument), argument.nbytes, number, number))
         for output in self._outputs:
             if output.copied and output.root in spans:
                 spans[output.root] = (spans[output.root][0], len(plan.calls))
@@ -222,11 +220,6 @@ class _Linker:
 def aligned(size: int) -> int:
     """The bytes that so many take in an area; none at all are given a place of their own too."""
     return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
-
-
-def nbytes(argument: Argument | Buffer | Port) -> int:
-    """Of its elements."""
-    return math.prod(argument.shape) * ITEM_BYTES[argument.dtype]
 
 
 def _workspace(number: int, argument: Argument) -> str:

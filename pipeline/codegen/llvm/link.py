@@ -126,7 +126,7 @@ def _lifetimes(plan: ModulePlan[Kernel], homes: Mapping[str, int], copies: Seque
                 spans[root] = (spans.get(root, (index, index))[0], index)
         for argument in plan.kernels[call.kernel].arguments:
             if argument.role == "workspace":
-                workspaces.append(Lifetime(_workspace(index, argument), _nbytes(argument), index, index))
+                workspaces.append(Lifetime(_workspace(index, argument), argument.nbytes, index, index))
     for position, copy in enumerate(copies):
         if copy.source in spans:
             spans[copy.source] = (spans[copy.source][0], len(plan.calls) + position)
@@ -189,7 +189,7 @@ def _pack(
             case "constant":
                 arrays.append(aligned_copy(values[constants[argument.name]]))
             case "packed" | "workspace":
-                arrays.append(aligned_zeros(_nbytes(argument)))
+                arrays.append(aligned_zeros(argument.nbytes))
             case "input" | "output":
                 arrays.append(None)
         if argument.role == "packed":
@@ -221,10 +221,6 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _bound(plan: ModulePlan[Kernel], kernel: Kernel, call: Call) -> dict[str, str]:
     names = (argument.name for argument in kernel.arguments if argument.role in BOUND_ROLES)
     return {argument: plan.root(name) for argument, name in zip(names, call.buffers, strict=True)}
-
-
-def _nbytes(argument: Argument) -> int:
-    return math.prod(argument.shape) * ITEM_BYTES[argument.dtype]
 
 
 def _workspace(index: int, argument: Argument) -> str:
@@ -261,7 +257,7 @@ class _Pointers:
                 case "workspace":
                     pointer = Pointer(Region.ARENA, self._memory.offsets[_workspace(index, argument)])
             pointers.append(pointer)
-            accesses.append(Access(pointer, _nbytes(argument), argument.role in ("output", "workspace")))
+            accesses.append(Access(pointer, argument.nbytes, argument.role in ("output", "workspace")))
         trace = LinkedCall(call.label or kernel.symbol, call.task, kernel.symbol, kernel.parallel)
         return KernelStep(trace, tuple(pointers), tuple(accesses))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.codegen.cuda.launch_plan import ALIGNMENT, LaunchPlan, Place
-from pipeline.codegen.cuda.link import link, nbytes
+from pipeline.codegen.cuda.link import link
 from pipeline.errors import CheckError, CodegenError
 from pipeline.measurement.host import detect_host
 from tests.codegen.cuda.small_plans import chain, packed_kernel, plan
@@ -18,7 +18,7 @@ SIZE = 512  # of 400 bytes, to the next multiple of 256
 def spans(made: LaunchPlan) -> list[tuple[Place, int]]:
     found = []
     for call in (*made.prologues, *made.calls):
-        sizes = {argument.name: nbytes(argument) for argument in made.kernels[call.kernel].arguments}
+        sizes = {argument.name: argument.nbytes for argument in made.kernels[call.kernel].arguments}
         found += [(place, sizes[name]) for name, place in call.places.items()]
     return found
 

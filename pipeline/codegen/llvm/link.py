@@ -14,12 +14,11 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pipeline.codegen.kernel import Argument, Kernel
+from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
 from pipeline.codegen.llvm.main_function import (
     Access,
@@ -32,110 +31,52 @@ from pipeline.codegen.llvm.main_function import (
     main_ir,
 )
 from pipeline.codegen.llvm.team_ir import team_ir
-from pipeline.codegen.memory import ALIGNMENT, Lifetime, MemoryPlan, plan_memory
-from pipeline.codegen.module import (
-    BOUND_ROLES,
-    Buffer,
-    Call,
-    LinkedCall,
-    LinkedModule,
-    MemoryFigures,
-    ModulePlan,
-    Port,
-    Weight,
-    check_plan,
-)
+from pipeline.codegen.memory import ALIGNMENT, MemoryPlan, plan_memory
+from pipeline.codegen.module import LinkedCall, LinkedModule, ModulePlan, Weight, check_plan
+from pipeline.codegen.placing import bound, figures, lifetimes, outputs_of, ports_of, workspace
 from pipeline.errors import CodegenError
 from pipeline.ir.graph import ITEM_BYTES, DType
 from pipeline.ir.graph_types import numpy_dtype
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """An output that is a second name of something: its bytes are copied after the last call."""
-
-    source: str
-    output: int
-    nbytes: int
-
-
 def link(plan: ModulePlan[Kernel]) -> LinkedModule:
     """Plans the memory, packs the constants, and compiles the main function and the team for the plan's target."""
     check_plan(plan)
-    homes, copies = _outputs(plan)
+    outputs = outputs_of(plan)
+    homes = {output.root: index for index, output in enumerate(outputs) if not output.copied}
+    copies = [(index, output.root) for index, output in enumerate(outputs) if output.copied]
     team = compile_ir(team_ir(plan.target), plan.target)
-    packed, weights, data = _constants(plan, copies, team)
-    lifetimes = _lifetimes(plan, homes, copies)
-    memory = plan_memory(lifetimes)
+    packed, weights, data = _constants(plan, [root for _, root in copies], team)
+    alive = lifetimes(plan, outputs)
+    memory = plan_memory(alive)
     pointers = _Pointers(plan, homes, {weight.name: weight.offset for weight in weights}, packed, memory)
     steps: list[Step] = [pointers.kernel_step(index) for index in range(len(plan.calls))]
-    steps += [pointers.copy_step(copy) for copy in copies]
+    steps += [pointers.copy_step(index, root) for index, root in copies]
     ports = len(plan.inputs) + len(plan.outputs)
     text, slots = main_ir(steps, ports, plan.target)
     objects = {f"kernel_{i:04d}.o": kernel.object_code for i, kernel in enumerate(plan.kernels)}
     used = {call.kernel for call in plan.calls}
     objects = {name: code for i, (name, code) in enumerate(objects.items()) if i in used}
     parallel = [plan.kernels[i].threads for i in used if plan.kernels[i].parallel]
-    by_name = {buffer.name: buffer for buffer in plan.buffers}
+    inputs, results = ports_of(plan)
     return LinkedModule(
         objects={"main.o": compile_ir(text, plan.target), "team.o": team, **objects},
-        inputs=tuple(Port(name, by_name[name].shape, by_name[name].dtype) for name in plan.inputs),
-        outputs=tuple(_output_port(plan, name, by_name) for name in plan.outputs),
+        inputs=inputs,
+        outputs=results,
         weights=weights,
         data=data,
         calls=tuple(step.trace for step in steps),
         threads=max(1, min([plan.threads, *parallel])) if parallel else 1,
         slots=slots,
         barriers=sum(barriers_before(steps)),
-        memory=MemoryFigures(
-            memory.total, memory.lower_bound, sum(life.nbytes for life in lifetimes), memory.heuristic
-        ),
+        memory=figures(memory, alive),
         target=plan.target,
         provenance=plan.provenance,
     )
 
 
-def _output_port(plan: ModulePlan[Kernel], name: str, by_name: Mapping[str, Buffer]) -> Port:
-    root = by_name[plan.root(name)]
-    return Port(name, plan.shapes.get(name, root.shape), root.dtype)
-
-
-def _outputs(plan: ModulePlan[Kernel]) -> tuple[dict[str, int], tuple[_Copy, ...]]:
-    """Which output each written buffer lives in, and the copies for outputs that are a further name of something."""
-    by_name = {buffer.name: buffer for buffer in plan.buffers}
-    homes: dict[str, int] = {}
-    copies = []
-    for index, name in enumerate(plan.outputs):
-        root = by_name[plan.root(name)]
-        if root.role in ("output", "intermediate") and root.name not in homes:
-            homes[root.name] = index
-        else:
-            copies.append(_Copy(root.name, index, root.nbytes))
-    return homes, tuple(copies)
-
-
-def _lifetimes(plan: ModulePlan[Kernel], homes: Mapping[str, int], copies: Sequence[_Copy]) -> tuple[Lifetime, ...]:
-    """When each intermediate and each workspace is alive, in numbers of calls."""
-    by_name = {buffer.name: buffer for buffer in plan.buffers}
-    spans: dict[str, tuple[int, int]] = {}
-    workspaces = []
-    for index, call in enumerate(plan.calls):
-        for name in call.buffers:
-            root = plan.root(name)
-            if by_name[root].role in ("intermediate", "output") and root not in homes:
-                spans[root] = (spans.get(root, (index, index))[0], index)
-        for argument in plan.kernels[call.kernel].arguments:
-            if argument.role == "workspace":
-                workspaces.append(Lifetime(_workspace(index, argument), argument.nbytes, index, index))
-    for position, copy in enumerate(copies):
-        if copy.source in spans:
-            spans[copy.source] = (spans[copy.source][0], len(plan.calls) + position)
-    lives = (Lifetime(name, by_name[name].nbytes, first, last) for name, (first, last) in spans.items())
-    return (*lives, *workspaces)
-
-
 def _constants(
-    plan: ModulePlan[Kernel], copies: Sequence[_Copy], team: bytes
+    plan: ModulePlan[Kernel], copied: Sequence[str], team: bytes
 ) -> tuple[dict[tuple[int, str], str], tuple[Weight, ...], dict[str, np.ndarray]]:
     """Runs the prologues. Gives the packed buffer of each (call, argument), and layout and data of all that is kept."""
     by_name = {buffer.name: buffer for buffer in plan.buffers}
@@ -146,8 +87,8 @@ def _constants(
     loaded: dict[int, LoadedObject] = {}
     for index, call in enumerate(plan.calls):
         kernel = plan.kernels[call.kernel]
-        bound = _bound(plan, kernel, call)
-        constants = {a.name: bound[a.name] for a in kernel.arguments if a.role == "constant"}
+        buffers = bound(plan, call)
+        constants = {a.name: buffers[a.name] for a in kernel.arguments if a.role == "constant"}
         results = [argument for argument in kernel.arguments if argument.role == "packed"]
         if results:
             key = (call.kernel, tuple(constants.values()))
@@ -163,10 +104,9 @@ def _constants(
         for constant, root in constants.items():
             if not (results and constant in kernel.prologue_only) and root not in data:
                 data[root], types[root] = plan.constants[root], (by_name[root].shape, by_name[root].dtype)
-    for copy in copies:
-        if by_name[copy.source].role == "constant" and copy.source not in data:
-            buffer = by_name[copy.source]
-            data[copy.source], types[copy.source] = plan.constants[copy.source], (buffer.shape, buffer.dtype)
+    for root in copied:
+        if by_name[root].role == "constant" and root not in data:
+            data[root], types[root] = plan.constants[root], (by_name[root].shape, by_name[root].dtype)
     weights, offset = [], 0
     for name, (shape, dtype) in types.items():
         weights.append(Weight(name, shape, dtype, offset))
@@ -218,15 +158,6 @@ def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def _bound(plan: ModulePlan[Kernel], kernel: Kernel, call: Call) -> dict[str, str]:
-    names = (argument.name for argument in kernel.arguments if argument.role in BOUND_ROLES)
-    return {argument: plan.root(name) for argument, name in zip(names, call.buffers, strict=True)}
-
-
-def _workspace(index: int, argument: Argument) -> str:
-    return f"{index}.{argument.name}"
-
-
 class _Pointers:
     """Where each argument of each call is in memory."""
 
@@ -245,27 +176,26 @@ class _Pointers:
     def kernel_step(self, index: int) -> KernelStep:
         call = self._plan.calls[index]
         kernel = self._plan.kernels[call.kernel]
-        bound = _bound(self._plan, kernel, call)
+        buffers = bound(self._plan, call)
         pointers, accesses = [], []
         for argument in kernel.arguments:
             match argument.role:
                 case "input" | "constant" | "output":
-                    dropped = argument.role == "constant" and bound[argument.name] not in self._weights
-                    pointer = Pointer(Region.NULL, 0) if dropped else self._root(bound[argument.name])
+                    dropped = argument.role == "constant" and buffers[argument.name] not in self._weights
+                    pointer = Pointer(Region.NULL, 0) if dropped else self._root(buffers[argument.name])
                 case "packed":
                     pointer = Pointer(Region.CONSTANTS, self._weights[self._packed[index, argument.name]])
                 case "workspace":
-                    pointer = Pointer(Region.ARENA, self._memory.offsets[_workspace(index, argument)])
+                    pointer = Pointer(Region.ARENA, self._memory.offsets[workspace(index, argument)])
             pointers.append(pointer)
             accesses.append(Access(pointer, argument.nbytes, argument.role in ("output", "workspace")))
         trace = LinkedCall(call.label or kernel.symbol, call.task, kernel.symbol, kernel.parallel)
         return KernelStep(trace, tuple(pointers), tuple(accesses))
 
-    def copy_step(self, copy: _Copy) -> CopyStep:
-        source = self._root(copy.source)
-        target = Pointer(Region.PORT, len(self._plan.inputs) + copy.output)
-        trace = LinkedCall(f"copy to {self._plan.outputs[copy.output]}", "", "memcpy", False)
-        return CopyStep(trace, target, source, copy.nbytes)
+    def copy_step(self, output: int, root: str) -> CopyStep:
+        target = Pointer(Region.PORT, len(self._plan.inputs) + output)
+        trace = LinkedCall(f"copy to {self._plan.outputs[output]}", "", "memcpy", False)
+        return CopyStep(trace, target, self._root(root), self._buffers[root].nbytes)
 
     def _root(self, root: str) -> Pointer:
         if root in self._homes:

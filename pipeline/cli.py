@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import hydra
@@ -38,6 +41,8 @@ DISK_ERRORS = frozenset({
 })  # fmt: skip
 
 SHOW = "Show the configuration with --cfg job"
+INTERRUPTED = "interrupted before there was anything to keep"
+TERMINATED = threading.Event()  # by SIGTERM: what would come after this run, of a suite or a sweep, does not
 
 
 def own_folder(path: str) -> str:
@@ -82,16 +87,16 @@ class SweepTable(Callback):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line (without the program's name) and returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    conf = conf_folder()
-    groups = tuple(folder.name for folder in conf.iterdir() if folder.is_dir() and folder.name != "hydra")
     try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        conf = conf_folder()
+        groups = tuple(folder.name for folder in conf.iterdir() if folder.is_dir() and folder.name != "hydra")
         here = os.getcwd()
         if here not in sys.path and "" not in sys.path:
             sys.path.append(here)  # a user's own rules lie there, as with `python -m`
         cli_overrides.demand_text(given)
         cli_overrides.demand_workload(given, conf)
-        with _command_line(cli_overrides.rewritten(given, groups)):
+        with _command_line(cli_overrides.rewritten(given, groups)), _terminable():
             hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()
     except JobFailed as failed:
         code, folder = failed.args
@@ -100,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
         return 130
     except (UserError, HydraException, OmegaConfBaseException) as error:
         mistake = _as_mistake(error)
@@ -131,6 +137,8 @@ def job(composed: DictConfig) -> None:
     overrides = OmegaConf.to_container(settings.overrides.task, resolve=False)  # ${…} is for the keys, not for the list
     assert isinstance(overrides, list)
     code = _guarded(composed, Path(settings.runtime.output_dir), [str(override) for override in overrides])
+    if TERMINATED.is_set():
+        raise SystemExit(code)
     if code:
         # A sweep goes on after a failed job; leaving by SystemExit would end it.
         raise JobFailed(code, settings.sweep.dir) if settings.mode == RunMode.MULTIRUN else SystemExit(code)
@@ -146,10 +154,12 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         for number, case in enumerate(cases, 1):
             log.info("%s (%d of %d)", case.label, number, len(cases))
             codes.append(_guarded(_composed(overrides, case), folder / case.label, ()))
+            if TERMINATED.is_set():
+                break
         suite.write_table(folder)
         return max(codes)
     except KeyboardInterrupt:
-        log.warning("interrupted before there was anything to keep")
+        log.warning(INTERRUPTED)
         return 130
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None:
@@ -264,6 +274,25 @@ def _command_line(arguments: Sequence[str]) -> Iterator[None]:
     finally:
         sys.argv = before
         _set_environment(environment)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: with the best so far, where there is one."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        TERMINATED.set()
+        raise KeyboardInterrupt
+
+    TERMINATED.clear()
+    if threading.current_thread() is not threading.main_thread():  # which gets the signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _set_environment(values: Mapping[str, str | None]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -322,3 +324,64 @@ def test_a_sweep_with_the_joblib_launcher_hands_a_mistake_back(overrides: list[s
     assert done.returncode == 2, done.stderr
     assert "workload.n: 'x' (str) is not valid here" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+IMPORTING = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hydra":  # in the middle of the imports
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_an_interrupt_while_the_command_is_imported_ends_it_with_one_line(tmp_path: Path) -> None:
+    code = IMPORTING + "import runpy; runpy.run_module('pipeline', run_name='__main__', alter_sys=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 130
+    assert done.stderr == cli.INTERRUPTED + "\n"
+
+
+def test_an_interrupt_before_the_job_is_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.cli_overrides, "demand_workload", interrupt)
+    assert command("workload=toy") == 130
+    assert capsys.readouterr().err == cli.INTERRUPTED + "\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it ends a process at once")
+@pytest.mark.parametrize("arguments", [["workload=toy"], ["suite.toy=[1,2]"], ["-m", "workload=toy", "seed=0,1"]])
+def test_a_termination_keeps_what_there_is_and_begins_nothing_else(
+    arguments: list[str], command: Command, runs: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = cli.engine.run
+
+    def run(config: Config, folder: Path) -> SimpleNamespace:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("it went on")
+        except KeyboardInterrupt:
+            return search(config, folder)
+
+    monkeypatch.setattr(cli.engine, "run", run)
+    before = signal.getsignal(signal.SIGTERM)
+    assert command(*arguments) == 0
+    assert len(runs) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it ends a process at once")
+def test_a_termination_with_nothing_to_keep_is_one_line(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli.engine, "run", lambda config, folder: os.kill(os.getpid(), signal.SIGTERM))
+    assert command("workload=toy") == 130
+    assert capfd.readouterr().err == f"warning: {cli.INTERRUPTED}\n"

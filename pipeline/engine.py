@@ -56,7 +56,7 @@ from pipeline.superopt.subprograms import Limits
 
 log = logging.getLogger("pipeline")
 
-FAVOUR = 0.75  # what an alternative's time may count where modules with and without it are compared
+TRIES = 6  # other choices between fused kernels and what they replace for which a module is made and called
 
 
 def run(config: Config, run_folder: Path) -> Summary:
@@ -89,10 +89,10 @@ class Run:
             outcome = self._superoptimized(graph, ordinary, machine, rules, store)
             sketches = self._sketches(ordinary, machine.target, rules)
             both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
-            tuner, modules = self._tuned(both, machine, store, outcome.interrupted)
+            tuner, kernels = self._tuned(both, machine, store, outcome.interrupted)
         provenance = {"workload": described, "seed": self.config.seed, "compiler": machine.compiler}
         feeds = inputs(model, self.config.seed)
-        artifact = self._fastest(graph, both, modules, machine, provenance, feeds)
+        artifact = self._fastest(graph, both, kernels, machine, provenance, feeds)
         peer_model = self._peer_model(model, feeds)
         with machine.open(artifact) as module:
             memory = module.memory
@@ -110,7 +110,7 @@ class Run:
             described, self.config.seed, machine.predicted, machine.unchecked, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,
             peers=self._compared(peer_model, machine, artifact),
-            facts=self._kept(both, modules[both.favour], machine), machine=machine.facts(), target=machine.target,
+            facts=self._kept(both, kernels, machine), machine=machine.facts(), target=machine.target,
             versions={"muschedule": VERSION, **machine.versions()}, artifact=artifact,
         ))  # fmt: skip
         write_summary(summary, self.folder / "summary.json")
@@ -182,9 +182,9 @@ class Run:
 
     def _tuned(
         self, both: Contest, machine: Machine, store: Store, interrupted: bool
-    ) -> tuple[Tuner, dict[float, list[Chosen]]]:
-        """A kernel for each task of the module, the best that was found within the budget; and for that of another
-        choice, in favour of alternatives, where it is another one."""
+    ) -> tuple[Tuner, dict[str, Chosen]]:
+        """By the task's key a kernel for each task of the module, and of those about as fast: the best that was found
+        within the budget."""
         config, search, verification = self.config, self.config.search, self.config.verification
         parts = machine.parts(config.measurement)
         batch = min(search.batch, parts.batch or search.batch)
@@ -217,42 +217,55 @@ class Run:
                 tuner.run()
             tuner.ensure()
             tuner.finish()
-            modules: dict[float, list[Chosen]] = {}
-            for favour in (1.0, FAVOUR):
-                both.favour = favour
+            kernels: dict[str, Chosen] = {}
+            both.confirm(stream(config.seed, "full extents"))
+            for factors in ({}, *({state: factor} for state, factor in both.near()[:TRIES])):
+                both.factors = factors
                 both.confirm(stream(config.seed, "full extents"))
-                _, states = both.decided()
-                chosen = [self._chosen(tuner, state) for state in states]
-                if chosen not in modules.values():
-                    modules[favour] = chosen
-        return tuner, modules
+                for state in both.decided()[1]:
+                    kernels[state.task.key] = self._chosen(tuner, state)
+            both.factors = {}
+        return tuner, kernels
 
     def _fastest(
-        self, graph: Graph, both: Contest, modules: Mapping[float, list[Chosen]], machine: Machine,
+        self, graph: Graph, both: Contest, kernels: Mapping[str, Chosen], machine: Machine,
         provenance: dict[str, Any], feeds: Feeds,
     ) -> Path:  # fmt: skip
-        """The module. Where fused kernels are about as fast as the tasks that they replace, both are made and called in
-        turns: alone, a task finds in its caches what in a module comes from memory."""
-        made: dict[float, Path] = {}
-        for favour, chosen in modules.items():
-            both.favour = favour
-            parts, _ = both.decided()
-            kernels = [each.kernel for each in chosen]
-            name = "artifact" if not made else "artifact_fused"
-            made[favour] = machine.save(assemble(graph, parts, kernels, machine.target, provenance), self.folder / name)
-        best = next(iter(made))
-        if len(made) > 1:
+        """The module. Where a fused kernel is about as fast as the tasks that it replaces, modules with it and without
+        are called in turns: alone, a task finds in its caches what in a module comes from memory."""
+
+        def module(name: str) -> Path:
+            parts, states = both.decided()
+            own = [kernels[state.task.key].kernel for state in states]
+            return machine.save(assemble(graph, parts, own, machine.target, provenance), self.folder / name)
+
+        best = module("artifact")
+        for number, factor in both.near()[:TRIES]:
+            before, used = both.factors, both.chosen_uses()
+            both.factors = {**before, number: factor}
+            if both.chosen_uses() == used or any(state.task.key not in kernels for state in both.decided()[1]):
+                both.factors = before
+                continue
+            other = module("artifact_other")
             try:
-                best = machine.faster(made, feeds)
+                times = machine.in_turns((best, other), feeds)
             except KeyboardInterrupt:
-                log.warning(
-                    "interrupted: the modules are not compared, and each kernel is the one that is faster alone"
-                )
-        for favour, path in made.items():
-            if favour != best:
-                shutil.rmtree(path)
-        both.favour = best
-        return made[best] if made[best].name == "artifact" else made[best].rename(self.folder / "artifact")
+                log.warning("interrupted: other choices of fused kernels are not tried")
+                times = None
+            if times is not None:
+                name = both.states[number].task.name
+                log.info("%s %s: %.4g ms, %s: %.4g ms (whole modules, called in turns)", name,
+                         "fused" if used[number] else "not fused", times[0],
+                         "not fused" if used[number] else "fused", times[1])  # fmt: skip
+            if times is not None and times[1] < times[0]:
+                shutil.rmtree(best)
+                other.rename(best)
+                continue
+            shutil.rmtree(other)
+            both.factors = before
+            if times is None:
+                break
+        return best
 
     def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
         chosen = tuner.chosen(state)
@@ -266,11 +279,12 @@ class Run:
             )
         return chosen
 
-    def _kept(self, both: Contest, chosen: Sequence[Chosen], machine: Machine) -> dict[str, KernelFacts]:
+    def _kept(self, both: Contest, kernels: Mapping[str, Chosen], machine: Machine) -> dict[str, KernelFacts]:
         """Writes the listings of the chosen kernels, for people; gives what is known of them, by the task's key."""
         folder = self.folder / "kernels"
         facts: dict[str, KernelFacts] = {}
-        for number, (state, each) in enumerate(zip(both.decided()[1], chosen, strict=True)):
+        for number, state in enumerate(both.decided()[1]):
+            each = kernels[state.task.key]
             best = each.observation
             space = state.history.spaces[best.candidate.sketch]
             program = space.program(np.array(best.candidate.row, np.int64))

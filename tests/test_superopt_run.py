@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from pipeline.config import parse
 from pipeline.errors import UserError
 from pipeline.machine import cpu
 from pipeline.report.summary import Summary
+from pipeline.runtime.artifact import load_artifact
 from pipeline.runtime.session import Session
-from pipeline.search.contest import Contest
+from pipeline.search import contest
 from pipeline.superopt.enumeration import searching
 from tests.engine_runs import QUICK, artifact_is_whole, records, run, start, summary
 
@@ -44,7 +45,10 @@ def here(composed: Callable[..., dict[str, Any]], tmp_path: Path) -> Run:
     return go
 
 
-def test_a_normalised_product_is_searched_proven_tuned_and_reported(here: Run, tmp_path: Path) -> None:
+def test_a_normalised_product_is_searched_proven_tuned_and_reported(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "TRIES", 0)  # the kernels' own times decide
     made = here(*NORMALISED, *FEW)
     assert (made.status, made.verified) == ("complete", True)
     assert made.superopt is not None
@@ -156,21 +160,47 @@ def test_an_interrupt_during_the_search_leaves_a_valid_module(
     assert artifact_is_whole(tmp_path)
 
 
+def called_as_if(monkeypatch: pytest.MonkeyPatch, times: tuple[float, float] | None) -> list[Sequence[Path]]:
+    """Modules, the first without fused kernels and the second with them, as if their calls took these times, or as if
+    interrupted. Gives what is compared."""
+    compared: list[Sequence[Path]] = []
+
+    def call(artifacts: Sequence[Path], *given: object) -> tuple[float, float]:
+        compared.append(artifacts)
+        assert [len(load_artifact(path).calls) for path in artifacts] == [2, 1]
+        if times is None:
+            raise KeyboardInterrupt
+        return times
+
+    forced(monkeypatch, faster=False)
+    monkeypatch.setattr(contest, "LESS", 1e-9)
+    monkeypatch.setattr(cpu, "called_in_turns", call)
+    return compared
+
+
+@pytest.mark.parametrize(("times", "used"), [((2.0, 1.0), True), ((1.0, 2.0), False)])
+def test_of_modules_about_as_fast_the_one_is_kept_whose_calls_take_less_time(
+    times: tuple[float, float], used: bool, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    compared = called_as_if(monkeypatch, times)
+    caplog.set_level("INFO", "pipeline")
+    made = here(*NORMALISED, *FEW)
+    assert len(compared) == 1 and "whole modules, called in turns" in caplog.text
+    assert made.verified and made.superopt is not None
+    assert [one.chosen for one in made.superopt.subprograms] == [used]
+    assert (len(made.tasks) == 1) is used
+    assert artifact_is_whole(tmp_path) and not (tmp_path / "run" / "artifact_other").exists()
+
+
 def test_an_interrupt_while_modules_are_compared_leaves_the_one_of_the_fastest_kernels(
     here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def interrupt(*given: object) -> float:
-        raise KeyboardInterrupt
-
-    forced(monkeypatch, faster=False)
-    # so that there is a module of fused kernels to be compared with
-    monkeypatch.setattr(engine, "FAVOUR", 1e-9)
-    monkeypatch.setattr(Contest, "starts", lambda contest, task: 1e9)
-    monkeypatch.setattr(cpu, "faster", interrupt)
+    assert not called_as_if(monkeypatch, None)
     made = here(*NORMALISED, *FEW)
-    assert "interrupted: the modules are not compared" in caplog.text
+    assert "interrupted: other choices of fused kernels are not tried" in caplog.text
     assert made.verified and made.superopt is not None and not any(one.chosen for one in made.superopt.subprograms)
-    assert artifact_is_whole(tmp_path) and not (tmp_path / "run" / "artifact_fused").exists()
+    assert artifact_is_whole(tmp_path) and not (tmp_path / "run" / "artifact_other").exists()
 
 
 def test_a_search_that_breaks_costs_nothing_but_itself(

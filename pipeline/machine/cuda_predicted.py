@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.codegen.cuda.build import build_kernel
@@ -63,8 +63,8 @@ class PredictedCuda(CudaMachine):
     def open(self, path: Path) -> HostModule:
         return HostModule(load_cuda_artifact(path).plan)
 
-    def faster(self, artifacts: Mapping[float, Path], feeds: Feeds) -> float:
-        return next(iter(artifacts))
+    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> None:
+        return None
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         assert isinstance(module, HostModule)

@@ -88,8 +88,8 @@ class Machine(Protocol):
         """The module of an artifact, ready to run or, where that cannot be, to be checked."""
         ...
 
-    def faster(self, artifacts: Mapping[float, Path], feeds: Feeds) -> float:
-        """Of modules that compute the same, the one that takes less time; the first where no clock can tell."""
+    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> tuple[float, ...] | None:
+        """Milliseconds of a call of each of some modules, called in turns; None where none can be called."""
         ...
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:

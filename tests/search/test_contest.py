@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.search.contest import contest
+from pipeline.search.contest import LESS, MORE, contest
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import partition
@@ -127,21 +127,30 @@ def test_the_weights_of_the_tasks_are_those_in_the_module(weights: tuple[int, in
     assert [state.weight for state in made.decided()[1]] == [1, 1]
 
 
-@pytest.mark.parametrize(("later", "used"), [(1e-6, True), (1e-3, False)])
-def test_in_favour_of_alternatives_only_what_they_save_at_the_start_counts(later: float, used: bool) -> None:
-    """One kernel begins instead of two: a few microseconds, however long they take."""
+@pytest.mark.parametrize(
+    ("seconds", "near"),
+    [(0.5, []), (0.68, [(2, MORE)]), (0.72, [(2, LESS)]), (0.86, [(2, LESS)]), (0.9, []), (None, [])],
+)
+def test_the_other_choice_is_near_where_a_little_would_lead_to_it(
+    seconds: float | None, near: list[tuple[int, float]]
+) -> None:
     made = entered(fused())
-    for number, seconds in enumerate((0.4, 0.3, 0.7 + later)):
-        measure(made, number, seconds)
-    assert not made.winners()
-    made.favour = 0.75
-    assert bool(made.winners()) is used
+    for number, one in enumerate((0.4, 0.3, seconds)):
+        measure(made, number, one)
+    assert made.near() == near
 
 
-def test_in_favour_of_alternatives_a_share_of_their_time_is_left() -> None:
+@pytest.mark.parametrize("seconds", [0.68, 0.72])
+def test_the_factor_of_a_near_choice_leads_to_it(seconds: float) -> None:
     made = entered(fused())
-    for number, seconds in enumerate((4e-7, 3e-7, 9e-7)):
-        measure(made, number, seconds)
-    made.favour = 0.9
-    assert made.counted(2, 9e-7) == pytest.approx(0.9 * 9e-7)
-    assert made.counted(0, 9e-7) == 9e-7 and not made.winners()
+    for number, one in enumerate((0.4, 0.3, seconds)):
+        measure(made, number, one)
+    used = bool(made.winners())
+    made.factors = dict(made.near())
+    assert bool(made.winners()) is not used
+
+
+def test_where_nothing_else_was_measured_no_other_choice_is_near() -> None:
+    made = entered(fused())
+    measure(made, 2, 1.0)
+    assert made.near() == []

@@ -79,6 +79,7 @@ class Run:
         refuse_too_large(model, memory_of_host())
         machine = machine_of(self.config)
         graph = self._rewritten(model)
+        machine.refuse_too_large(graph)
         ordinary = partition(graph)
         log.info(
             "%s: %d operations, %d tasks, %d kernels",

@@ -155,6 +155,20 @@ def test_a_check_without_a_cpp_compiler_is_not_called_a_whole_one(
     assert "their source is run" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("size", "said", "trials"), [(283, "inputs, constants and outputs", 0), (284, "module keeps", 2)]
+)
+def test_a_model_that_the_memory_of_the_gpu_does_not_hold_is_refused_as_early_as_that_is_known(
+    size: int, said: str, trials: int, here: Run, tmp_path: Path
+) -> None:
+    small = ("+workload=gmm", "workload.n=3", "workload.m=5", "workload.k=7")  # 284 bytes, more where each is aligned
+    with pytest.raises(UserError, match="the model is too large for this GPU") as caught:
+        here(*small, "search.trials=2", f"target.memory_bytes={size}")
+    assert said in caught.value.why and "target.memory_bytes" in caught.value.why
+    assert len(records(tmp_path)) == trials
+    assert not (tmp_path / "run" / "artifact").exists()
+
+
 def test_a_runner_that_needs_a_device_is_refused_where_there_is_none(here: Run) -> None:
     with pytest.raises(UserError, match=r"measurement\.predicted"):
         here(*GMM, "search.trials=2", "measurement.predicted=null")

@@ -64,6 +64,9 @@ class CpuMachine:
             )
         return Parts(build_kernel, {"level": self._level}, measurement.workers or self.target.cores, measurement.runner)
 
+    def refuse_too_large(self, graph: Graph) -> None:
+        pass
+
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
         return save(link(plan), path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,9 @@ from pipeline.codegen.cuda.kernel import CudaKernel
 from pipeline.codegen.cuda.link import link
 from pipeline.codegen.module import ModulePlan
 from pipeline.config import Config
+from pipeline.errors import UserError
+from pipeline.ir.graph import Graph, Input
+from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Program
 from pipeline.ir.target import Target
 from pipeline.machine.machine import VERSION
@@ -40,9 +44,21 @@ class CudaMachine:
         self.peak = Peak(target.peak_gflops(), target.bandwidth_gbs, gpu.multiprocessors)
         self.threads = detect_host().cores
 
+    def refuse_too_large(self, graph: Graph) -> None:
+        """Before anything is tuned; what intermediates take is known when the module is linked."""
+        ends = {number for _, number in graph.outputs}
+        moved = sum(
+            math.prod(node.type.shape) * numpy_dtype(node.type.dtype).itemsize
+            for number, node in enumerate(graph.nodes)
+            if number in ends or isinstance(node.op, Input)
+        )
+        constants = sum(array.nbytes for array in graph.constants.values())
+        self._refuse_bytes(moved + constants, "its inputs, constants and outputs take")
+
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
-        provenance = {**plan.provenance, "predicted": self.predicted}
-        return save_cuda(link(replace(plan, provenance=provenance)), path)
+        linked = link(replace(plan, provenance={**plan.provenance, "predicted": self.predicted}))
+        self._refuse_bytes(sum(linked.sizes.values()), "all that the module keeps in its memory takes")
+        return save_cuda(linked, path)
 
     def listings(self, program: Program, kernel: BuiltKernel, said: str) -> Mapping[str, str]:
         assert isinstance(kernel, CudaKernel)
@@ -62,6 +78,17 @@ class CudaMachine:
 
     def versions(self) -> dict[str, str]:
         return {"nvrtc": nvrtc_version()}
+
+    def _refuse_bytes(self, needed: int, what: str) -> None:
+        assert self.target.gpu is not None
+        there = self.target.gpu.memory_bytes
+        if needed > there:
+            raise UserError(
+                "the model is too large for this GPU",
+                where=f"workload on {self.target.name}",
+                why=f"{what} {needed / 2**30:,.3g} GiB, and it has {there / 2**30:,.3g} GiB (target.memory_bytes)",
+                todo="Choose smaller sizes, a smaller dtype, or a target with more memory",
+            )
 
     def seconds(self, program: Program, kernel: CudaKernel) -> float:
         """That the model predicts."""

@@ -80,8 +80,12 @@ class Machine(Protocol):
 
     def parts(self, measurement: MeasurementSettings) -> Parts: ...
 
+    def refuse_too_large(self, graph: Graph) -> None:
+        """Raises a `UserError` where a memory of its own, beside this program's, cannot hold the model."""
+        ...
+
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
-        """Links a module and writes its artifact."""
+        """Links a module and writes its artifact. A `UserError` where a memory of its own cannot hold the module."""
         ...
 
     def open(self, path: Path) -> AbstractContextManager[Runnable]:

@@ -31,7 +31,7 @@ from pipeline import cli_overrides, engine, suite
 from pipeline.config import Config, parse
 from pipeline.errors import ConfigError, UserError
 from pipeline.explain import unknown
-from pipeline.suite_case import SuiteCase, suite_cases
+from pipeline.suite_case import SuiteCase, not_a_suite, suite_cases
 
 log = logging.getLogger("pipeline")
 
@@ -146,7 +146,7 @@ def job(composed: DictConfig) -> None:
 
 def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> int:
     try:
-        cases = suite_cases(_plain(composed).get("suite"))
+        cases = suite_cases(_plain(composed).get("suite"), cli_overrides.workloads(conf_folder()))
         if not cases:
             return _run(configured(composed), folder)
         _refuse_absent_target(_composed(overrides, cases[0]))
@@ -229,6 +229,8 @@ def _as_mistake(error: Exception) -> UserError | None:
         case HydraException() | OmegaConfBaseException():
             cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
             where = getattr(cause, "full_key", None) or ""
+            if where == "suite":  # a list, which cannot be merged with what is there
+                return not_a_suite("a list", cli_overrides.workloads(conf_folder()))
             return ConfigError(_first_line(cause), where=str(where), todo=SHOW)
         case MemoryError():
             return UserError(

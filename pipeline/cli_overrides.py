@@ -79,7 +79,10 @@ def demand_workload(arguments: Sequence[str], conf: Path) -> None:
 
 def no_workload(conf: Path) -> ConfigError:
     """The error that lists the workloads."""
-    names = [path.stem for path in (conf / "workload").glob("*.yaml")]
-    return ConfigError(
-        "no workload is chosen", todo=f"Write workload=NAME with one of: {listed(names)}; or experiment=operators"
-    )
+    todo = f"Write workload=NAME with one of: {listed(workloads(conf))}; or experiment=operators"
+    return ConfigError("no workload is chosen", todo=todo)
+
+
+def workloads(conf: Path) -> list[str]:
+    """The names of those that are built in."""
+    return [path.stem for path in (conf / "workload").glob("*.yaml")]

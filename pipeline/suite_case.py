@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +24,34 @@ class SuiteCase:
         return [f"+workload={self.workload}", *(f"++{name}={json.dumps(value)}" for name, value in self.values.items())]
 
 
-def suite_cases(given: Any) -> tuple[SuiteCase, ...]:
-    """The runs of `suite`; none at all where the run has one workload. ConfigError where it is of another form."""
-    found: list[SuiteCase | None] = [None]
-    if isinstance(given, dict) and all(isinstance(cases, list) for cases in given.values()):
-        found = [_case(str(name), case) for name, cases in given.items() for case in (cases or [{}])]
-    elif not given and not isinstance(given, bool | int):
+def suite_cases(given: Any, workloads: Collection[str]) -> tuple[SuiteCase, ...]:
+    """The runs of `suite`; none at all where the run has one workload. ConfigError where it is of another form.
+
+    workloads  that the error names
+    """
+    if not given and not isinstance(given, bool | int):
         return ()
-    cases = tuple(case for case in found if case is not None)
-    if len(cases) < len(found):
-        raise ConfigError(
-            f"{given!r} is not valid here", where="suite",
-            todo="Write {workload: [case, …], …}, or [] for no case; a case is a number, or values by name: "
-                 "{gmm: [{n: 4096, m: 4096, k: 4096, dtype: float16}]}",
-        )  # fmt: skip
-    return cases
+    if not isinstance(given, dict):
+        raise not_a_suite(repr(given), workloads)
+    found = []
+    for name, cases in given.items():
+        if not isinstance(cases, list):
+            raise not_a_suite(f"{name}: {cases!r}", workloads)
+        for case in cases or [{}]:
+            made = _case(str(name), case)
+            if made is None:
+                raise not_a_suite(f"{name}: [{case!r}]", workloads)
+            found.append(made)
+    return tuple(found)
+
+
+def not_a_suite(what: str, workloads: Collection[str]) -> ConfigError:
+    """The error that says what a suite looks like."""
+    return ConfigError(
+        f"{what} is not valid here", where="suite",
+        todo="Write {workload: [case, …], …}, or [] for no case; a case is a number, or values by name: "
+             f"{{gmm: [{{n: 4096, m: 4096, k: 4096, dtype: float16}}]}}. The workloads are {listed(workloads)}",
+    )  # fmt: skip
 
 
 def _case(workload: str, given: Any) -> SuiteCase | None:

@@ -93,7 +93,7 @@ def test_every_workload_says_what_it_is(path: Path, composed: Compose, isolated:
 @pytest.mark.parametrize("path", [path for path in FILES if path.parts[0] == "experiment"], ids=str)
 def test_every_case_of_an_experiment_is_a_workload(path: Path, composed: Compose, isolated: Isolate) -> None:
     suite = yaml.safe_load((CONF / path).read_text(encoding="utf-8")).get("suite", {})
-    for case in suite_cases(suite):
+    for case in suite_cases(suite, ()):
         config = parse(isolated("workload", composed(*case.overrides(), f"+experiment={path.stem}")))
         assert config.plugins.build(Workload, config.workload, "workload").describe()
 

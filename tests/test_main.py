@@ -153,9 +153,19 @@ def test_a_case_of_a_suite_with_an_unknown_value_is_refused_and_the_others_run(
 @pytest.mark.parametrize(
     "suite", ["suite=3", "suite={toy: 1}", "suite=[toy]", "suite={toy: [true]}", "suite={toy: [a]}"]
 )
-def test_a_suite_of_the_wrong_shape_is_refused(command: Command, runs: list[Config], suite: str) -> None:
+def test_a_suite_of_the_wrong_shape_is_refused(
+    command: Command, runs: list[Config], suite: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert command(suite) == 2
+    said = capfd.readouterr().err
+    assert "suite: " in said and "Write {workload: [case, …], …}" in said and "bert_large" in said
+    assert len(said.splitlines()) == 1
     assert not runs
+
+
+def test_of_a_suite_the_case_that_is_none_is_told(command: Command, capfd: pytest.CaptureFixture[str]) -> None:
+    assert command("suite={toy: [1, 2, three]}") == 2
+    assert "suite: toy: ['three'] is not valid here" in capfd.readouterr().err
 
 
 def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(

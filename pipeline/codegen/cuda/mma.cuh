@@ -129,6 +129,28 @@ MS_FN unsigned to_tf32(float x) {
 namespace ms {
 namespace host {
 
+inline void exchange_xor(Exchange &e) {
+    for (int l = 0; l < 32; l++)
+        for (int word = 0; word < 2; word++) e.out[l][word] = e.in[(l ^ e.in[l][2]) & 31][word];
+}
+
+// What the butterflies below do, in one meeting of the lanes: partners in distance 16, 8, 4, 2, 1
+template <float COMBINED(float, float)> inline void butterfly(Exchange &e) {
+    for (int l = 0; l < 32; l++) e.out[l][0] = e.in[l][0];
+    for (int distance = 16; distance; distance /= 2) {
+        for (int l = 0; l < 32; l++)
+            e.out[l][1] = bits_of(COMBINED(float_of(e.out[l][0]), float_of(e.out[l ^ distance][0])));
+        for (int l = 0; l < 32; l++) e.out[l][0] = e.out[l][1];
+    }
+}
+template <float COMBINED(float, float)> MS_FN float across(const char *name, float x, int line) {
+    const unsigned in[1] = {bits_of(x)};
+    unsigned out[1];
+    collective<1, 1>(name, in, out, butterfly<COMBINED>, line);
+    return float_of(out[0]);
+}
+inline float sum(float x, float y) { return x + y; }
+
 template <int C, int A, int B, typename T>
 MS_FN void multiply(T (&c)[C], const unsigned (&a)[A], const unsigned (&b)[B], const char *name,
                     void (*compute)(Exchange &), int line) {
@@ -162,6 +184,17 @@ template <bool TRANSPOSED, int N, typename A> MS_FN void load_matrices(unsigned 
 }
 
 }  // namespace host
+
+template <typename T> MS_FN T shuffle_xor(T x, int mask, int line = __builtin_LINE()) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves one or two registers");
+    unsigned in[3] = {0, 0, static_cast<unsigned>(mask)}, out[2];
+    __builtin_memcpy(in, &x, sizeof(T));
+    host::collective<3, 2>("shuffle", in, out, host::exchange_xor, line);
+    __builtin_memcpy(&x, out, sizeof(T));
+    return x;
+}
+MS_FN float warp_sum(float x, int line = __builtin_LINE()) { return host::across<host::sum>("warp_sum", x, line); }
+MS_FN float warp_max(float x, int line = __builtin_LINE()) { return host::across<larger<float>>("warp_max", x, line); }
 
 #define MS_MMA(NAME, TOTAL, C, A, B, COMPUTE)                                                                          \
     MS_FN void NAME(TOTAL (&c)[C], const unsigned (&a)[A], const unsigned (&b)[B], int line = __builtin_LINE()) {      \

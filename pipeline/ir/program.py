@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 from pipeline.ir.annotation import Annotation, bound_annotation
-from pipeline.ir.expr import Const, Expr, Load, bind_sizes, loads, map_children
+from pipeline.ir.expr import Const, Expr, bind_sizes, map_children
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 
@@ -216,11 +216,6 @@ def blocks(program: Program) -> list[Block]:
     return [s for part in (program.body, program.prologue) for s in walk(part) if isinstance(s, Block)]
 
 
-def block_loads(block: Block) -> list[Load]:
-    """Every load of a block: in its value, its indices and its conditions."""
-    return [load for expr in (block.value, *block.indices, *block.where) for load in loads(expr)]
-
-
 def map_block_exprs(block: Block, fn: Callable[[Expr], Expr]) -> Block:
     """The block with fn applied to every expression in it (bindings, indices, value, conditions)."""
     iters = tuple(it if (new := fn(it.binding)) is it.binding else replace(it, binding=new) for it in block.iters)
@@ -271,6 +266,6 @@ def instantiate(program: Program, values: Mapping[str, int]) -> Program:
 
 __all__ = [
     "PRIVATE", "Alloc", "Axis", "Block", "Buffer", "Combine", "Derived", "Iter", "Loop", "LoopKind", "Program", "Role",
-    "Scope", "Seq", "Stmt", "block_loads", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements",
+    "Scope", "Seq", "Stmt", "blocks", "instantiate", "map_block_exprs", "map_children", "map_statements",
     "sequence", "walk",
 ]  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pipeline.ir.expr import Const, Expr, loads
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Buffer, Loop, block_loads
+from pipeline.ir.program import Block, Buffer, Loop
 from pipeline.schedule.intrinsic import Intrinsic, Kind
-from pipeline.schedule.nest import affine_over_loops, reads
+from pipeline.schedule.nest import affine_over_loops, loads_of, reads
 from pipeline.schedule.tensor_match import Operand, match_intrinsic, row_major, unit_nest
 
 Form = Literal["tile", "rows", "lanes", "one"]
@@ -70,7 +70,7 @@ def match_unit(loop: Loop, intrinsic: Intrinsic, buffer_of: BufferOf) -> UnitMat
 
 def fragment_uses(block: Block, buffer_of: BufferOf) -> Iterator[tuple[str, tuple[Expr, ...]]]:
     """Every fragment that a block stores into or loads from, with the indices."""
-    uses = [(block.buffer, block.indices), *((load.buffer, load.indices) for load in block_loads(block))]
+    uses = [(block.buffer, block.indices), *((load.buffer, load.indices) for load in loads_of(block))]
     yield from ((name, indices) for name, indices in uses if buffer_of(name).scope == "fragment")
 
 

@@ -16,8 +16,8 @@ from pipeline.codegen.cuda.emit_state import Place
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import Const
 from pipeline.ir.lockstep import THREADS
-from pipeline.ir.program import PRIVATE, Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, block_loads, walk
-from pipeline.schedule.nest import affine_over_loops
+from pipeline.ir.program import PRIVATE, Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, walk
+from pipeline.schedule.nest import affine_over_loops, loads_of
 
 WARP = 32
 REGISTER_LOOP = 64  # iterations up to which a loop is unrolled whose variable says which register is meant
@@ -142,7 +142,7 @@ class Emitter(CopyEmitter):
         if axis.extent.value > REGISTER_LOOP:
             return False
         for block in (s for s in walk(body) if isinstance(s, Block)):
-            uses = [(block.buffer, block.indices), *((load.buffer, load.indices) for load in block_loads(block))]
+            uses = [(block.buffer, block.indices), *((load.buffer, load.indices) for load in loads_of(block))]
             for name, indices in uses:
                 place = self.places.get(name)
                 if place is None or not place.private:

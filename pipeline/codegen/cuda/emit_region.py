@@ -18,8 +18,9 @@ from pipeline.codegen.cuda.kernel import Launch
 from pipeline.codegen.cuda.pipelines import pipelines
 from pipeline.errors import CodegenError
 from pipeline.ir.lockstep import GRID, THREADS, thread_extents
-from pipeline.ir.program import Alloc, Block, Buffer, Loop, Stmt, block_loads, walk
+from pipeline.ir.program import Alloc, Block, Buffer, Loop, Stmt, walk
 from pipeline.ir.target import Gpu
+from pipeline.schedule.nest import loads_of
 
 STAGES = {True: 16, False: 2}  # of a pipeline at most: more help only where copies are asynchronous
 GRID_LIMITS = {"x": (1 << 31) - 1, "y": 65535, "z": 65535}
@@ -131,7 +132,7 @@ def _arguments(region: Stmt, buffers: Mapping[str, Buffer]) -> dict[str, tuple[b
     writes: set[str] = set()
     for stmt in walk(region):
         if isinstance(stmt, Block):
-            reads.update(load.buffer for load in block_loads(stmt))
+            reads.update(load.buffer for load in loads_of(stmt))
             writes.add(stmt.buffer)
             if stmt.combine is not None:
                 reads.add(stmt.buffer)

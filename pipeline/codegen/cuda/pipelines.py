@@ -8,7 +8,8 @@ from typing import assert_never
 
 from pipeline.codegen.cuda.emit_state import Place
 from pipeline.ir.lockstep import THREADS
-from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Loop, Seq, Stmt, block_loads, sequence, walk
+from pipeline.ir.program import PRIVATE, Alloc, Block, Buffer, Loop, Seq, Stmt, sequence, walk
+from pipeline.schedule.nest import reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,7 @@ def _copies(stmt: Stmt, shared: dict[str, Buffer], written: frozenset[str]) -> b
     if any(isinstance(inner, Alloc) for inner in walk(stmt)):
         return False
     return all(
-        block.buffer in shared
-        and block.combine is None
-        and not any(load.buffer in written for load in block_loads(block))
+        block.buffer in shared and block.combine is None and reads(block).isdisjoint(written)
         for block in walk(stmt)
         if isinstance(block, Block)
     )

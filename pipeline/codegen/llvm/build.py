@@ -11,8 +11,9 @@ from pipeline.codegen.llvm.emit import Emitter
 from pipeline.codegen.llvm.emit_state import Place, row_major
 from pipeline.codegen.llvm.vector_math import MathLibrary
 from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.program import Block, Loop, Program, Seq, block_loads, walk
+from pipeline.ir.program import Block, Loop, Program, Seq, walk
 from pipeline.ir.target import Target
+from pipeline.schedule.nest import reads
 
 SCRATCH = "scratch"
 INTERNAL_ALIGN = 64  # bytes: what we allocate ourselves; inputs and outputs are aligned to their elements only
@@ -107,4 +108,4 @@ def _function(
 
 def _read(body: Seq) -> frozenset[str]:
     """The buffers that a body reads."""
-    return frozenset(load.buffer for stmt in walk(body) if isinstance(stmt, Block) for load in block_loads(stmt))
+    return frozenset(name for stmt in walk(body) if isinstance(stmt, Block) for name in reads(stmt))

@@ -10,8 +10,8 @@ from pipeline.codegen.llvm.linear import Linear
 from pipeline.ir.expr import Affine, Load, affine
 from pipeline.ir.graph import ITEM_BYTES
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Block, Loop, Stmt, block_loads, walk
-from pipeline.schedule.nest import over_loops
+from pipeline.ir.program import Block, Loop, Stmt, walk
+from pipeline.schedule.nest import loads_of, over_loops
 
 MOST_LINES = 16  # of one load in one iteration: a longer or scattered read is left to the hardware's own prefetcher
 PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)"
@@ -35,7 +35,7 @@ class PrefetchEmitter(TensorEmitter):
         asked: set[tuple[str, Linear]] = set()
         inner = {axis.var for stmt in walk(body) if isinstance(stmt, Loop) for axis in stmt.axes}
         for block in (stmt for stmt in walk(body) if isinstance(stmt, Block)):
-            for load in block_loads(block):
+            for load in loads_of(block):
                 place = self.places.get(load.buffer)
                 form = None if place is None or place.buffer.scope != "global" else _flat(block, load, place.strides)
                 if place is None or form is None or not form.coefficient(of).terms:

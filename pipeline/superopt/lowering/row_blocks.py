@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from pipeline.ir.expr import Affine, Expr, Var, affine, from_affine, substitute, variables
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Alloc, Block, Buffer, Iter, Loop, Stmt, block_loads, map_statements, sequence, walk
+from pipeline.ir.program import Alloc, Block, Buffer, Iter, Loop, Stmt, map_statements, sequence, walk
 from pipeline.ir.program import Axis as LoopAxis
+from pipeline.schedule.nest import loads_of
 from pipeline.schedule.rewrite import map_loads
 
 
@@ -163,5 +164,5 @@ def _blocks(stmt: Stmt) -> list[Block]:
 def _buffers(stmt: Stmt) -> Iterator[str]:
     for block in _blocks(stmt):
         yield block.buffer
-        for load in block_loads(block):
+        for load in loads_of(block):
             yield load.buffer

@@ -49,9 +49,10 @@ def verify_plan(model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, 
     """
     compiler = find_compiler() is not None
     if compiler and flops(model) <= WHOLE_FLOPS:
+        whole = HostModule(plan)
         return verify_module(
             model,
-            lambda given: HostModule(plan).run(None, given),
+            lambda given: whole.run(None, given),
             seed=seed,
             rounds=1,
             hostile=(),
@@ -59,10 +60,10 @@ def verify_plan(model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, 
         )
     with WorkerPool(workers, memory_bytes=MEMORY_BYTES) as pool:
         by_reference = _ByReference(plan, parts, pool if compiler else None)
+        module = HostModule(plan, by_reference)
         flow = verify_module(
-            model, lambda given: HostModule(plan, by_reference).run(None, given), seed=seed, rounds=0, hostile=(),
-            usual=(dict(feeds),),
-        )  # fmt: skip
+            model, lambda given: module.run(None, given), seed=seed, rounds=0, hostile=(), usual=(dict(feeds),)
+        )
         wrong = by_reference.wrong()
     sweep()  # of what the workers compiled
     return replace(flow, verified=flow.verified and not wrong, cases=(*flow.cases, *wrong))

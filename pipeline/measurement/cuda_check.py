@@ -42,14 +42,13 @@ class CheckJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What became of it; the fields are those of `MeasureResult`. by: what was executed."""
+    """What became of it; the fields are those of `MeasureResult`."""
 
     failure: Failure | None
     max_absolute: float
     max_relative: float
     tolerance: float
     seconds: float
-    by: str
 
 
 _LAST: list[tuple[str, Reference]] = []  # one process, one task at a time
@@ -67,12 +66,10 @@ def check_kernel(job: CheckJob) -> CheckResult:
         _LAST[:] = [(job.reference.task_id, read(job.reference))]
     reference = _LAST[0][1]
     absolute = relative = tolerance = 0.0
-    by = "source"
     for number, case in enumerate(reference.cases):
         if number and time.perf_counter() - start > MORE_CASES_SECONDS:
             break
         execution = _executed(job, reference, case)
-        by = execution.by
         left_out = None if execution.whole else _left_out(job, execution)
         verdict = check_outputs(execution, case.expected, case.tolerance)
         if verdict.max_absolute >= absolute:
@@ -80,8 +77,8 @@ def check_kernel(job: CheckJob) -> CheckResult:
         relative = max(relative, verdict.max_relative)
         if not verdict.ok or left_out is not None:
             failure = Failure("wrong", f"case {number}: {verdict.reason or left_out}")
-            return CheckResult(failure, absolute, relative, tolerance, time.perf_counter() - start, by)
-    return CheckResult(None, absolute, relative, tolerance, time.perf_counter() - start, by)
+            return CheckResult(failure, absolute, relative, tolerance, time.perf_counter() - start)
+    return CheckResult(None, absolute, relative, tolerance, time.perf_counter() - start)
 
 
 def _executed(job: CheckJob, reference: Reference, case: Case) -> Execution:

@@ -144,7 +144,7 @@ def _checked(outcome: object) -> CheckResult:
         case CheckResult():
             return outcome
         case Failure():
-            return CheckResult(outcome, 0.0, 0.0, 0.0, 0.0, "source")
+            return CheckResult(outcome, 0.0, 0.0, 0.0, 0.0)
         case _:
             failure = Failure("error", f"the check gave {type(outcome).__name__} instead of a result")
-            return CheckResult(failure, 0.0, 0.0, 0.0, 0.0, "source")
+            return CheckResult(failure, 0.0, 0.0, 0.0, 0.0)

@@ -46,7 +46,6 @@ class CudaArtifact:
 
     path: Path
     plan: LaunchPlan
-    needs: Mapping[str, Any]
 
     @property
     def predicted(self) -> bool:
@@ -89,7 +88,7 @@ def load_cuda_artifact(path: Path | str, *, verify: bool = False) -> CudaArtifac
             provenance=dict(manifest["provenance"]),
         )
         _check_places(plan, path)
-        return CudaArtifact(path, plan, dict(manifest["target"]))
+        return CudaArtifact(path, plan)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise not_whole(path, error) from error
 

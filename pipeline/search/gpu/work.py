@@ -44,13 +44,6 @@ class Work:
             self.special + other.special,
         )
 
-    def scale(self, factor: float) -> Work:
-        return Work(self.fma * factor, self.double * factor, self.integer * factor, self.special * factor)
-
-    @property
-    def total(self) -> float:
-        return self.fma + self.double + self.integer + self.special
-
 
 def work_of(block: Block, registers: frozenset[str]) -> Work:
     """Of one point of a block, without its memory instructions. A conversion of what was just loaded counts with the

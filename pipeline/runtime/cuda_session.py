@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from pipeline.codegen.cuda.driver import Device, Function
 from pipeline.codegen.cuda.launch_plan import Area, Place, PlannedCall
 from pipeline.codegen.module import MemoryFigures
-from pipeline.errors import UserError, listed
+from pipeline.errors import MeasureError, UserError, listed
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.runtime.cuda_artifact import CudaArtifact, load_cuda_artifact
 from pipeline.runtime.device_array import DeviceArray, DeviceMemory, admit, on_device
@@ -35,13 +36,20 @@ class CudaSession:
         self._device = device if isinstance(device, Device) else Device(device)
         self._lock = threading.Lock()
         self._closed = False
+        self._functions: list[tuple[tuple[Function, ...], tuple[Function, ...]]] = []
+        self._areas: dict[Area, int] = {}
+        self._stream: Any = None
+        self._graph: Any = None
         try:
             self._device.refuse_other(plan.arch, str(path))
-            self._functions = [self._device.functions(kernel) for kernel in plan.kernels]
+            for kernel in plan.kernels:
+                self._functions.append(self._device.functions(kernel))
             self._stream = self._device.stream()
-            self._areas: dict[Area, int] = {area: self._device.allocate(size) for area, size in plan.sizes.items()}
+            for area, size in plan.sizes.items():
+                self._areas[area] = self._device.allocate(size)
             self._set_up()
-            self._graph = self._device.captured(self._stream, self._queue) if plan.launches or plan.copies else None
+            if plan.launches or plan.copies:
+                self._graph = self._device.captured(self._stream, self._queue)
         except BaseException:
             self.close()
             raise
@@ -160,13 +168,21 @@ class CudaSession:
             ) from error
 
     def close(self) -> None:
-        """Frees the memory. A closed session does not run again."""
+        """Gives back memory, code, graph and stream. A closed session does not run again."""
+        if self._closed:
+            return
         self._closed = True
+        with contextlib.suppress(MeasureError):  # after a kernel's fault the driver refuses everything
+            self._device.use()
+            for address in self._areas.values():  # this waits for what still runs, on streams of others too
+                self._device.free(address)
+            if self._graph is not None:
+                self._device.discard_graph(self._graph)
+            self._device.unload([function for both in self._functions for each in both for function in each])
+            if self._stream is not None:
+                self._device.discard_stream(self._stream)
         if self._own:
             self._device.close()
-            return
-        for address in getattr(self, "_areas", {}).values():
-            self._device.free(address)
 
     def __enter__(self) -> CudaSession:
         return self

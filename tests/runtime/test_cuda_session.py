@@ -171,6 +171,46 @@ def test_a_closed_session_does_not_run_and_holds_no_memory(stored: Path) -> None
         made.run(None, {"x": X, "y": Y})
 
 
+MADE_AND_ENDED = (
+    ("cuModuleLoadData", "cuModuleUnload"), ("cuStreamCreate", "cuStreamDestroy"), ("cuMemAlloc", "cuMemFree"),
+    ("cuGraphInstantiate", "cuGraphExecDestroy"), ("cuStreamEndCapture", "cuGraphDestroy"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_closed_session_has_given_back_all_that_it_made(
+    own: bool, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr("pipeline.codegen.cuda.driver.load_driver", lambda: driver)
+    made = CudaSession(stored) if own else session(stored, driver)
+    made.run(None, {"x": X, "y": Y})
+    made.close()
+    made.close()
+    for begin, end in MADE_AND_ENDED:
+        assert len(driver.names(begin)) == len(driver.names(end)), begin
+    assert driver.names("cuDevicePrimaryCtxRelease") == ["cuDevicePrimaryCtxRelease"] * own
+
+
+@pytest.mark.parametrize("refused", ["cuMemAlloc", "cuGraphInstantiate", "cuStreamCreate", "cuModuleGetFunction"])
+def test_a_session_that_could_not_be_made_has_given_back_what_it_had(refused: str, stored: Path) -> None:
+    driver = FakeDriver({refused: "CUDA_ERROR_OUT_OF_MEMORY"})
+    device = Device(cuda=driver)
+    with pytest.raises(UserError):
+        CudaSession(stored, device=device)
+    for begin, end in MADE_AND_ENDED:
+        assert begin == refused or len(driver.names(begin)) == len(driver.names(end)), begin
+
+
+def test_a_session_whose_kernels_are_at_fault_is_closed_without_another_error(stored: Path) -> None:
+    driver = FakeDriver()
+    made = session(stored, driver)
+    driver.planted = dict.fromkeys(("cuCtxSetCurrent", "cuMemFree", "cuModuleUnload"), "CUDA_ERROR_ILLEGAL_ADDRESS")
+    made.close()
+    with pytest.raises(UserError, match="the session is closed"):
+        made.run(None, {"x": X, "y": Y})
+
+
 @pytest.mark.parametrize(
     ("feeds", "said"),
     [

@@ -133,10 +133,15 @@ class Device:
             return (), ()
         module = self.call("cuModuleLoadData", kernel.cubin)
         self._modules.append(module)
-        return (
-            tuple(self._function(module, launch) for launch in kernel.program.prologue),
-            tuple(self._function(module, launch) for launch in kernel.program.launches),
-        )
+        try:
+            return (
+                tuple(self._function(module, launch) for launch in kernel.program.prologue),
+                tuple(self._function(module, launch) for launch in kernel.program.launches),
+            )
+        except PipelineError:
+            self._modules.remove(module)
+            self._cuda.cuModuleUnload(module)
+            raise
 
     def unload(self, functions: Sequence[Function]) -> None:
         """Gives back the code that these functions are part of."""
@@ -195,6 +200,9 @@ class Device:
         """A new one, which does not wait for the default stream."""
         return self.call("cuStreamCreate", _NON_BLOCKING)
 
+    def discard_stream(self, stream: Any) -> None:
+        self.call("cuStreamDestroy", stream)
+
     def synchronize(self, stream: Any) -> None:
         """Waits for all that was queued. What a kernel did wrong is told here."""
         self.call("cuStreamSynchronize", stream)
@@ -228,9 +236,10 @@ class Device:
             work()
         finally:
             graph = self.call("cuStreamEndCapture", stream)
-        made = self.call("cuGraphInstantiate", graph, 0)
-        self.call("cuGraphDestroy", graph)
-        return made
+        try:
+            return self.call("cuGraphInstantiate", graph, 0)
+        finally:
+            self.call("cuGraphDestroy", graph)
 
     def launch_graph(self, graph: Any, stream: Any) -> None:
         self.call("cuGraphLaunch", graph, stream)

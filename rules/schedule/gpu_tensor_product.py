@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, prod
 from typing import Literal
 
 from pipeline.ir.expr import Expr, Op, Var, affine, dtype_of, loads, variables
@@ -80,7 +81,8 @@ def product_of(program: Program, name: str, *, vectors: bool = False) -> GpuTens
     column_last, column_vector = _side(program, block, second, columns, sums, extents)
     return GpuTensorProduct(
         name, batch, rows, columns, sums,
-        (_count(rows, extents), _count(columns, extents), _count(sums, extents)),
+        (prod(extents[loop] for loop in rows), prod(extents[loop] for loop in columns),
+         prod(extents[loop] for loop in sums)),
         "km" if row_last else "mk", "kn" if column_last else "nk", (row_vector, column_vector),
         dtypes[0], block.init.dtype,
     )  # fmt: skip
@@ -93,13 +95,6 @@ def _last(order: list[str], loops: list[str], extents: dict[str, int]) -> int:
 
 def _dtype(factor: Expr) -> DType:
     return dtype_of(factor.args[0] if isinstance(factor, Op) and factor.fn == "cast" else factor)
-
-
-def _count(loops: tuple[str, ...], extents: dict[str, int]) -> int:
-    total = 1
-    for loop in loops:
-        total *= extents[loop]
-    return total
 
 
 def _side(
@@ -129,11 +124,11 @@ def _side(
     width = extents[last[0]]
     for loop, step in along.items():
         if loop != last[0]:
-            width = _common(width, step)
+            width = gcd(width, step)
     first = _offset(block, found[0].indices, buffer.shape)
-    width = _common(width, first) if first else width
+    width = gcd(width, first) if first else width
     size = ITEM_BYTES[buffer.dtype]  # what is converted on the way may be read in more pieces than it is stored in
-    return own, width if size <= ITEM_BYTES[_dtype(factor)] else _common(width, PIECE // size)
+    return own, width if size <= ITEM_BYTES[_dtype(factor)] else gcd(width, PIECE // size)
 
 
 def _innermost(strides: dict[str, int], loops: tuple[str, ...]) -> int | None:
@@ -149,9 +144,3 @@ def _offset(block: Block, indices: tuple[Expr, ...], shape: tuple[Poly, ...]) ->
         total += apart * form.constant.value if form is not None else 0
         apart *= extent.value
     return abs(total)
-
-
-def _common(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return abs(a)

@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
-from pipeline.ir.expr import Const, Expr, Load, Op, Var, both, floordiv, less, loads, mod, size, substitute, variables
+from pipeline.ir.expr import (
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    both,
+    dtype_of,
+    floordiv,
+    less,
+    loads,
+    mod,
+    size,
+    substitute,
+    variables,
+)
 from pipeline.ir.graph import DType
 from pipeline.ir.poly import Poly
 from pipeline.ir.program import Axis, Block, Buffer, Derived, Iter, Loop, Program
@@ -143,7 +159,7 @@ class Frame:
         for operand in (first, second):
             if len(loads(operand)) != 1:
                 return f"block {self.block} has a factor with {len(loads(operand))} loads, not one"
-        kinds = [_dtype(operand) for operand in (first, second)]
+        kinds = [dtype_of(operand) for operand in (first, second)]
         if kinds[0] != kinds[1]:
             return f"the operands of block {self.block} are {kinds[0]} and {kinds[1]}, not of one dtype"
         return first, second
@@ -155,13 +171,12 @@ class Frame:
         assert buffer is not None and not isinstance(operands, str)
         extents = {axis.var: axis.extent for axis in place.axes}
         groups = {"m": self.rows, "n": self.columns, "k": self.sums}
+        wholes = {letter: prod(extents[name].value for name in group) for letter, group in groups.items()}
         lengths: dict[str, Poly] = {}
         index: dict[str, Expr] = {}
         for (letter, group), side in zip(groups.items(), self.tile, strict=True):
-            whole = 1
-            for name in group:
-                whole *= extents[name].value
-            lengths[letter], program = _rounded(program, Poly.of(whole), Poly.of(side), f"n_{self.block}_{letter}")
+            whole = Poly.of(wholes[letter])
+            lengths[letter], program = _rounded(program, whole, Poly.of(side), f"n_{self.block}_{letter}")
             below = 1
             for number, name in reversed(list(enumerate(group))):
                 at = floordiv(Var(letter), below)
@@ -169,7 +184,6 @@ class Frame:
                 if extents[name] == Poly.of(1):
                     index[name] = Const(0)
                 below *= extents[name].value
-        wholes = {letter: _product([extents[name].value for name in group]) for letter, group in groups.items()}
         made: dict[str, Buffer] = {}
         for part, operand, order in (("left", operands[0], self.left), ("right", operands[1], self.right)):
             kept = self._kept(block, operand)
@@ -178,7 +192,7 @@ class Frame:
             axes = tuple(
                 Axis(f"{name}_{suffix}", extent) for suffix, extent in zip(self._axes(block, name), sizes, strict=True)
             )
-            made[part] = Buffer(name, sizes, _dtype(operand))
+            made[part] = Buffer(name, sizes, dtype_of(operand))
             value = substitute(over_loops(block, operand), index)
             fresh: dict[str, Expr] = {
                 old: Var(f"v_{axis.var}") for old, axis in zip((*kept, *order), axes, strict=True)
@@ -260,18 +274,6 @@ class Frame:
 def _uncast(expr: Expr) -> Expr:
     """A factor without the cast to the dtype of the sum."""
     return expr.args[0] if isinstance(expr, Op) and expr.fn == "cast" else expr
-
-
-def _dtype(expr: Expr) -> DType:
-    assert isinstance(expr, (Load, Op, Const))
-    return expr.dtype
-
-
-def _product(numbers: list[int]) -> int:
-    total = 1
-    for number in numbers:
-        total *= number
-    return total
 
 
 def _rounded(program: Program, whole: Poly, side: Poly, name: str) -> tuple[Poly, Program]:

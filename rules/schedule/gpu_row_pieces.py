@@ -10,6 +10,7 @@ from pipeline.ir.target import Target
 from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import Reorder, Rfactor, Split
+from rules.schedule.gpu_split_k import most_pieces
 from rules.schedule.scheduled import is_row_reduction, is_scheduled, loop_of
 
 SHORTEST = 1024  # terms of a piece
@@ -41,7 +42,7 @@ class GpuRowPieces:
             return []
         first = reduced[0]
         loop, extent = loop_of(first), first.extent.value
-        pieces = _pieces(extent, terms, -(-2 * target.gpu.multiprocessors // rows))
+        pieces = most_pieces(extent, terms, min(PIECES, -(-2 * target.gpu.multiprocessors // rows)), SHORTEST)
         if pieces is None:
             return []
         parts = (f"{loop}_p", f"{loop}_q")
@@ -53,11 +54,3 @@ class GpuRowPieces:
         made = made.apply(Reorder(order)) if list(order) != names else made
         step = Rfactor(block, parts[0], len(spatial))
         return [sketch, made.apply(step)] if step.why_not(made.program) is None else []
-
-
-def _pieces(extent: int, terms: int, wanted: int) -> int | None:
-    """The most pieces of one length, not more than wanted, that are not too short."""
-    for count in range(min(wanted, PIECES, extent), 1, -1):
-        if extent % count == 0 and terms // count >= SHORTEST:
-            return count
-    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from pipeline.ir.expr import Var
 from pipeline.ir.target import Target
@@ -33,18 +34,15 @@ class GpuSplitK:
             return []
         inner, place = block_at(sketch.program, block)
         extents = {axis.var: axis.extent.value for axis in place.axes}
-        tiles = 1
-        for loop in found.batch:
-            tiles *= extents[loop]
-        for length, side in zip(found.lengths, TILE, strict=False):
-            tiles *= -(-length // side)
+        tiles = prod(extents[loop] for loop in found.batch)
+        tiles *= prod(-(-length // side) for length, side in zip(found.lengths, TILE, strict=False))
         plain = {it.binding.name for it in inner.iters if isinstance(it.binding, Var)}
         sums = [loop for loop in found.sums if extents[loop] > 1 and loop in plain]
         if 2 * tiles > target.gpu.multiprocessors or not sums:
             return []
         longest = max(sums, key=lambda loop: extents[loop])
-        others = found.lengths[2] // extents[longest]
-        pieces = _pieces(extents[longest], others, -(-target.gpu.multiprocessors // tiles))
+        wanted = min(PIECES, -(-target.gpu.multiprocessors // tiles))
+        pieces = most_pieces(extents[longest], found.lengths[2], wanted, SHORTEST)
         if pieces is None:
             return []
         names = (f"{longest}_p", f"{longest}_q")
@@ -59,9 +57,10 @@ class GpuSplitK:
         return [sketch, made.apply(step)]
 
 
-def _pieces(extent: int, others: int, wanted: int) -> int | None:
-    """The most pieces, not more than wanted, that are of one length and not too short."""
-    for count in range(min(wanted, PIECES), 1, -1):
-        if extent % count == 0 and extent // count * others >= SHORTEST:
+def most_pieces(extent: int, terms: int, wanted: int, shortest: int) -> int | None:
+    """The most pieces of a loop, not more than wanted, that are of one length and have at least so many of the terms of
+    the whole sum."""
+    for count in range(min(wanted, extent), 1, -1):
+        if extent % count == 0 and terms // count >= shortest:
             return count
     return None

@@ -18,7 +18,7 @@ from pipeline.schedule.nest import over_loops, reads
 from pipeline.schedule.unit_match import Form, UnitMatch, fragment_uses, match_unit
 
 Check = Callable[[Program], Iterator[str]]
-MOST_TILES = 64  # along one dimension: registers have no index, so that the loops over them are unrolled
+REGISTER_LOOP = 64  # iterations up to which a loop is unrolled that says which register is meant: they have no index
 TILE_RANK: dict[Form, int] = {"tile": 2, "rows": 1, "lanes": 1, "one": 0}
 
 
@@ -92,7 +92,7 @@ def nests_of_warps_have_no_vectors_and_no_local_buffers(program: Program) -> Ite
 
 def _unrolled(loop: Loop, var: str) -> bool:
     extent = next(axis.extent for axis in loop.axes if axis.var == var)
-    small = not extent.is_constant or extent.value <= MOST_TILES
+    small = not extent.is_constant or extent.value <= REGISTER_LOOP
     return loop.kind == "unrolled" or (loop.kind == "serial" and small)
 
 

@@ -17,10 +17,10 @@ from pipeline.errors import CodegenError
 from pipeline.ir.expr import Const
 from pipeline.ir.lockstep import THREADS
 from pipeline.ir.program import PRIVATE, Alloc, Axis, Block, Buffer, Loop, Seq, Stmt, walk
+from pipeline.schedule.fragment_check import REGISTER_LOOP
 from pipeline.schedule.nest import affine_over_loops, loads_of
 
 WARP = 32
-REGISTER_LOOP = 64  # iterations up to which a loop is unrolled whose variable says which register is meant
 
 
 @dataclass(slots=True)

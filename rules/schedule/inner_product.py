@@ -10,6 +10,7 @@ from pipeline.ir.program import Block, Loop
 from pipeline.ir.target import Target
 from pipeline.schedule.constraint import AtMost
 from pipeline.schedule.nest import block_at, find_buffer, loop_at, over_loops
+from pipeline.schedule.register_tile import row_multiple, vector_multiple
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import Annotate, CacheWrite, DecomposeReduction, Pack, Reorder, Split, Unroll, Vectorize
 from pipeline.schedule.variables import Tile
@@ -18,8 +19,6 @@ from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
 from rules.schedule.streaming import large, streams
 
-FEW, ROWS = 16, 4  # rows of a register tile are a multiple of the second, unless there are fewer than the first
-MANY = 32  # registers: fewer hold half as many rows, and any number of vectors of them
 AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 
 
@@ -54,21 +53,19 @@ class InnerProduct:
         others = [loop for loop in spatial if loop is not vector]
         rows = max(others, key=_length, default=None)
         outer = [loop.axes[0].var for loop in others if loop is not rows]
-        many = target.vector_registers >= MANY
-        long = many and vector.axes[0].extent.is_constant and vector.axes[0].extent.value >= self.vectors * lanes
-        sketch, wide = self._cut(sketch, vector, 2 * lanes if long else lanes, self.vectors * lanes, lanes)
+        registers, most = target.vector_registers, self.vectors * lanes
+        sketch, wide = self._cut(sketch, vector, lanes * vector_multiple(_known(vector), most, registers), most)
         high: tuple[str, ...] = ()
         if rows is not None:
-            few = rows.axes[0].extent.is_constant and rows.axes[0].extent.value < FEW
-            sketch, high = self._cut(sketch, rows, 1 if few else ROWS if many else ROWS // 2, self.rows, lanes)
+            sketch, high = self._cut(sketch, rows, row_multiple(_known(rows), registers), self.rows)
         sums = [loop.axes[0].var for loop in summed]
         order = (*outer, *wide[:-1], *high[:-1], *sums, *high[-1:], wide[-1])
         sketch = sketch.apply(Reorder(order)) if len(order) > 1 else sketch
         width = _extent(sketch, wide[-1])
         tall = _extent(sketch, high[-1]) if high else Poly.of(1)
         if not (width.is_constant and tall.is_constant):
-            most = max(target.vector_registers, 4) * lanes
-            sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), most))
+            room = max(registers, 4) * lanes
+            sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), room))
         streamed = streams(found, (vector.axes[0].var,), target)
         made: list[Sketch] = []
         for packing in self._packings(sketch, block, wide, around, streamed):
@@ -86,7 +83,7 @@ class InnerProduct:
                 made.append(current)
         return made
 
-    def _cut(self, sketch: Sketch, loop: Loop, multiple: int, most: int, lanes: int) -> tuple[Sketch, tuple[str, ...]]:
+    def _cut(self, sketch: Sketch, loop: Loop, multiple: int, most: int) -> tuple[Sketch, tuple[str, ...]]:
         """The loop in two, the inner one for the register tile; or as it is, where all of it fits."""
         axis = loop.axes[0]
         if axis.extent.is_constant:
@@ -151,9 +148,15 @@ def _loops_of(block: Block, own: tuple[Loop, ...], kind: str) -> list[Loop]:
     return [loop for loop in own if loop.axes[0].var in names]
 
 
-def _length(loop: Loop) -> float:
+def _known(loop: Loop) -> int | None:
+    """The extent of a loop that is no parameter."""
     extent = loop.axes[0].extent
-    return float(extent.value) if extent.is_constant else 1e9
+    return extent.value if extent.is_constant else None
+
+
+def _length(loop: Loop) -> float:
+    extent = _known(loop)
+    return 1e9 if extent is None else float(extent)
 
 
 def _vector(block: Block, spatial: list[Loop], lanes: int) -> Loop | None:

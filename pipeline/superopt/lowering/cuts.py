@@ -9,6 +9,7 @@ from pipeline.ir.expr import Affine
 from pipeline.ir.poly import Poly, product
 from pipeline.ir.program import Derived
 from pipeline.ir.target import Target
+from pipeline.schedule.register_tile import row_multiple, vector_multiple
 from pipeline.schedule.variables import Tile
 from pipeline.superopt.lowering.row_blocks import RowBlocks
 from pipeline.superopt.lowering.tile import (
@@ -24,9 +25,7 @@ from pipeline.superopt.mugraph.graph import (
 )
 
 LARGEST_TILE = 512  # elements of a tile along one axis
-LARGEST_REGISTER_ROWS, REGISTER_ROWS = 12, 4  # the most rows of a register tile; they are a multiple of the second
-FEW = 16  # rows; where there are fewer, any number will do
-MANY = 32  # registers: fewer hold half as many rows, and any number of vectors of them
+LARGEST_REGISTER_ROWS = 12  # of a register tile
 LARGEST_BLOCK = 8  # register tiles of a block of rows
 TENSOR_TILE = 16  # rows, columns or summands of a tensor core's product
 
@@ -188,15 +187,15 @@ class Cuts:
             return (TENSOR_TILE, 4 * TENSOR_TILE) if extent >= TENSOR_TILE else (1, TENSOR_TILE)
         if extent < lanes:
             return 1, LARGEST_REGISTER_ROWS
-        many = self.target.vector_registers >= MANY
-        vectors = 2 * lanes if many and extent >= 4 * lanes else lanes
+        registers = self.target.vector_registers
+        vectors = lanes * vector_multiple(extent, 4 * lanes, registers)
         for tile, tensor in zip(self.block.inputs, self.operands, strict=True):
             for dim in range(len(tensor.dims)):
                 if self.axes_of(tile.imap, tile.fmap, dim) == axes and contiguous(tensor, dim):
                     return vectors, 4 * lanes
         if self.ends_product(axes):
             return vectors, 4 * lanes
-        return (1 if extent < FEW else REGISTER_ROWS if many else REGISTER_ROWS // 2), LARGEST_REGISTER_ROWS
+        return row_multiple(extent, registers), LARGEST_REGISTER_ROWS
 
     def ends_product(self, axes: tuple[str, ...]) -> bool:
         """Is the dimension that the axes cut the last one of a product of two inputs?"""

@@ -211,7 +211,7 @@ def task_table(tasks: Sequence[TaskSummary]) -> list[str]:
 
 def kernel_table(tasks: Sequence[TaskSummary]) -> list[str]:
     """What is known of the kernels of a GPU, in the order of the tasks' table; nothing where there are none."""
-    head = ("kernel", "waits for", "of its peak", "registers", "spilled", "shared", "launches")
+    head = ("kernel", "waits for", "of its peak, by the model", "registers", "spilled", "shared", "launches")
     rows = [
         (
             task.name, found.bound, f"{found.of_peak:.0%}", str(found.registers), f"{found.spill_bytes} B",

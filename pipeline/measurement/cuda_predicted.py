@@ -90,7 +90,7 @@ class PredictedRunner:
             case Failure() as failure:
                 return failure
             case CudaKernel() as kernel if isinstance(built.program, Program):
-                reason = over_limits(kernel, self._gpu)
+                reason = too_many_registers(kernel, self._gpu)
                 return (kernel, built.program) if reason is None else Failure("build", reason)
             case other:
                 return Failure("error", f"a {type(other).__name__} is no GPU's kernel with its program")
@@ -117,19 +117,15 @@ class PredictedRunner:
         return self._files
 
 
-def over_limits(kernel: CudaKernel, gpu: Gpu) -> str | None:
-    """Which limit of the architecture a launch of the kernel exceeds, or None."""
+def too_many_registers(kernel: CudaKernel, gpu: Gpu) -> str | None:
+    """Which launch no multiprocessor has registers for, where the target has fewer than the compiler believes; or None.
+
+    Nothing else can be too much: threads and shared memory beyond the limits are refused where a kernel is emitted.
+    """
     for launch in (*kernel.program.prologue, *kernel.program.launches):
         found = kernel.resources.get(launch.symbol)
-        shared = launch.shared_bytes + (0 if found is None else found.static_shared)
-        if launch.threads > gpu.threads_per_block:
-            return f"{launch.symbol} has blocks of {launch.threads} threads, {gpu.threads_per_block} are the limit"
-        if shared > gpu.shared_per_block:
-            return f"{launch.symbol} takes {shared} bytes of shared memory, {gpu.shared_per_block} are the limit"
         if found is not None and allotted(found.registers, launch.threads) > gpu.registers:
             return f"{launch.symbol} takes {found.registers} registers in {launch.threads} threads: no block fits"
-        if launch.grid[1] > 65535 or launch.grid[2] > 65535 or launch.grid[0] >= 2**31:
-            return f"{launch.symbol} has a grid of {launch.grid}, beyond what a launch may ask for"
     return None
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from pipeline.codegen.cuda.build import build_kernel, emit_kernel
 from pipeline.codegen.cuda.execute_build import find_compiler
-from pipeline.codegen.cuda.kernel import CudaKernel, Launch, Resources
+from pipeline.codegen.cuda.kernel import CudaKernel, Resources
 from pipeline.codegen.kernel import Kernel
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.program import Program
 from pipeline.measurement import cuda_check
 from pipeline.measurement.cuda_check import CheckJob
-from pipeline.measurement.cuda_predicted import PredictedRunner, allotted, over_limits
+from pipeline.measurement.cuda_predicted import PredictedRunner, allotted, too_many_registers
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.local_builder import LocalBuilder
 from pipeline.measurement.protocol import Built, Case, MeasureRequest, Reference
@@ -148,10 +148,10 @@ def test_a_kernel_for_a_cpu_is_a_failure(runner: PredictedRunner) -> None:
 
 
 def test_a_kernel_over_a_limit_is_a_failure_before_anything_is_run(runner: PredictedRunner) -> None:
-    made = kernel(static_shared=200_000)
+    made = kernel(registers=200_000)
     (result,) = runner.run([built(made)], reference())
     assert result.failure is not None
-    assert (result.failure.reason, "200000 bytes of shared memory" in result.failure.detail) == ("build", True)
+    assert (result.failure.reason, "takes 200000 registers" in result.failure.detail) == ("build", True)
 
 
 def test_one_of_a_batch_that_fails_costs_the_others_nothing(runner: PredictedRunner) -> None:
@@ -174,24 +174,15 @@ def test_another_task_is_checked_by_its_own_reference(runner: PredictedRunner) -
     assert right.failure is None
 
 
-@pytest.mark.parametrize(
-    ("launch", "registers", "said"),
-    [
-        ({"threads": 2048}, 20, "blocks of 2048 threads"),
-        ({"shared_bytes": 166_913}, 20, "166913 bytes of shared memory"),
-        ({"threads": 1024}, 65, "no block fits"),
-        ({"grid": (1, 65_536, 1)}, 20, "a grid of"),
-        ({"threads": 1024, "shared_bytes": 166_912, "grid": (2**31 - 1, 65_535, 65_535)}, 64, None),
-    ],
-)
-def test_limits_are_those_of_the_architecture(launch: dict[str, object], registers: int, said: str | None) -> None:
-    made = kernel(registers=registers)
-    changed_launch: Launch = replace(made.program.launches[0], **launch)  # type: ignore[arg-type]
-    found = over_limits(
-        replace(made, program=replace(made.program, launches=(changed_launch,))),
-        TARGET.gpu,  # type: ignore[arg-type]
-    )
-    assert (found is None) if said is None else (found is not None and said in found)
+def test_a_kernel_needs_the_registers_of_one_block_at_least() -> None:
+    made = build_kernel(program(), TARGET)
+    launches = (*made.program.prologue, *made.program.launches)
+    least = max(allotted(made.resources[launch.symbol].registers, launch.threads) for launch in launches)
+    gpu = TARGET.gpu
+    assert gpu is not None
+    assert too_many_registers(made, replace(gpu, registers=least)) is None
+    said = too_many_registers(made, replace(gpu, registers=least - 1))
+    assert said is not None and "no block fits" in said
 
 
 def test_registers_are_allotted_to_warps_in_units_of_256() -> None:

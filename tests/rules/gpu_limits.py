@@ -3,7 +3,8 @@
     python -m tests.rules.gpu_limits 10000 --target a100 --dtype float16 --processes 2
 
 The first case of each of the thirteen families, every sketch in turn. What must not happen: a candidate whose code the
-compiler refuses, or that asks for more threads, registers or shared memory than a block may have. Takes minutes.
+compiler refuses, or that asks for more threads or shared memory than a block may have, which is refused where it is
+emitted. Registers beyond what there are spill, and that is counted. Takes minutes.
 """
 
 from __future__ import annotations
@@ -86,9 +87,8 @@ def _batches(name: str, sketch: Sketch, count: int, target: Target) -> Iterator[
 
 
 def compile_batch(batch: Batch) -> list[str]:
-    """What became of each: ok, ok but spills, or which limit it is over, or what the compiler said."""
-    gpu_, space = batch.target.gpu, SketchSpace(0, batch.sketch, batch.target)
-    assert gpu_ is not None
+    """What became of each: ok, ok but spills, or why it is refused."""
+    space = SketchSpace(0, batch.sketch, batch.target)
     found = []
     for row in batch.rows:
         try:
@@ -96,18 +96,8 @@ def compile_batch(batch: Batch) -> list[str]:
         except Exception as error:  # it is what is counted here
             found.append(f"{batch.name}: {type(error).__name__}: {str(error)[:120]}")
             continue
-        said = "ok"
-        for launch in kernel.program.launches:
-            used = kernel.resources[launch.symbol]
-            over = (
-                launch.threads > gpu_.threads_per_block
-                or launch.shared_bytes + used.static_shared > gpu_.shared_per_block
-                or launch.threads * used.registers > gpu_.registers
-            )
-            said = (
-                f"{batch.name}: over a limit" if over else "ok, spills" if used.spill_stores and said == "ok" else said
-            )
-        found.append(said)
+        spills = any(kernel.resources[launch.symbol].spill_stores for launch in kernel.program.launches)
+        found.append("ok, spills" if spills else "ok")
     return found
 
 

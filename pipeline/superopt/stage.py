@@ -18,7 +18,6 @@ from pipeline.space.generate import MOST, generate
 from pipeline.space.partition import Partition
 from pipeline.superopt.enumeration.finding import Finding, from_json, to_json
 from pipeline.superopt.lowering.lower import lower_mugraph
-from pipeline.superopt.many_cores import many_cores
 from pipeline.superopt.mugraph.graph import BlockGraph, MuGraph
 from pipeline.superopt.mugraph.text import to_text
 from pipeline.superopt.spec import Spec
@@ -104,7 +103,7 @@ def look_for_alternatives(
     spent = 0.0
     found: list[Alternative] = []
     interrupted = False
-    waiting = list(subprograms(graph, parts, many_cores(target), effort.limits))
+    waiting = list(subprograms(graph, parts, target, effort.limits))
     count = len(waiting)
     try:
         while waiting:

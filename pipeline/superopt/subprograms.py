@@ -16,11 +16,12 @@ from pipeline.ir.target import Target
 from pipeline.space.partition import Instance, Partition, base, extract
 from pipeline.space.task import Task, make_task
 from pipeline.superopt.label import BROADCAST, NOTHING, Opaque, specify
+from pipeline.superopt.many_cores import many_cores
 from pipeline.superopt.spec import Spec
 
 MOST_SETS = 48  # candidates that end in one task
-BARRIER_SECONDS = 2e-6  # between two tasks, with the threads out of step
-COLD_SECONDS = 8e-6  # until weights that come from memory arrive as fast as a product takes them
+BARRIER_SECONDS = 2e-6  # of a CPU between two tasks, with the threads out of step
+COLD_SECONDS = 8e-6  # of a CPU until weights that come from memory arrive as fast as a product takes them
 LIKE = 0.5  # of what a part promises: what the whole must promise to be looked at before it
 COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
@@ -91,7 +92,7 @@ def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits |
     search for it looks at its parts too.
     """
     limits = Limits() if limits is None else limits
-    roofline = Roofline(graph, target)
+    roofline = Roofline(graph, many_cores(target), *waits(target))
     seconds = [roofline.seconds(task) for task in parts.tasks]
     readers = _readers(graph, parts)
     found: dict[str, tuple[Task, list[Instance], list[tuple[int, ...]]]] = {}
@@ -189,12 +190,26 @@ def _joined(graph: Graph, parts: Partition, chosen: Sequence[int], last: int) ->
     return Instance(-1, inputs, output, tuple(sorted(members))), make_task(subgraph, constants)
 
 
+def waits(target: Target) -> tuple[float, float]:
+    """`start` and `cold` of a roofline."""
+    gpu = target.gpu
+    if gpu is None:
+        return BARRIER_SECONDS, COLD_SECONDS
+    return gpu.launch_us * 1e-6, (gpu.memory_latency - gpu.l2_latency) / (target.clock_ghz * 1e9)
+
+
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Seconds of a task that computes and moves no more than it must, where its tensors lie when it begins."""
+    """Seconds of a task that computes and moves no more than it must, where its tensors lie when it begins.
+
+    start   until it begins, after the one before it
+    cold    until weights that come from memory arrive as fast as a product takes them
+    """
 
     graph: Graph
     target: Target
+    start: float
+    cold: float
 
     def seconds(self, task: Task) -> float:
         """Of a task as the rules would schedule it: each reduction after the first reads its operand once more."""
@@ -208,7 +223,7 @@ class Roofline:
         """Of a task in one pass."""
         work = task.flops / (self.target.peak_gflops() * 1e9)
         cold = self.weights() > self.last_cache() and any(isinstance(n.op, Contract) for n in task.graph.nodes)
-        return max(work, self.traffic(task)) + BARRIER_SECONDS + (COLD_SECONDS if cold and task.constants else 0.0)
+        return max(work, self.traffic(task)) + self.start + (self.cold if cold and task.constants else 0.0)
 
     def chained(self, task: Task) -> float:
         """Of the products whose results go into further products or reductions."""

@@ -15,6 +15,7 @@ from pipeline.space.partition import partition
 from pipeline.superopt.spec import Apply, Product, Reduction, spec_graph
 from pipeline.superopt.subprograms import Limits, Subprogram, anchors, subprograms
 from tests.ir.random_graphs import graphs
+from tests.known_gpus import gpu
 from tests.superopt.model_graphs import TARGET, bert, gpt2, llama
 from tests.superopt.spec_agreement import addresses, agrees, seen
 
@@ -193,3 +194,18 @@ def test_the_whole_model_is_computed_with_a_specification_in_the_place_of_its_ta
     got = np.empty(spec.shape)
     got[addresses(spec.store, spec.labels(spec.output), spec.extents)] = result
     np.testing.assert_allclose(got, values[f"v{use.output}"], rtol=1e-5, atol=1e-7)
+
+
+def test_what_one_kernel_saves_on_a_gpu_is_what_launches_take_there() -> None:
+    graph = bert(layers=1)
+    target = gpu("a100")
+    assert target.gpu is not None
+    slow = replace(target, gpu=replace(target.gpu, launch_us=target.gpu.launch_us + 100.0))
+    ordinary, later = ({one.task.key: one for one in subprograms(graph, partition(graph), t)} for t in (target, slow))
+    both = ordinary.keys() & later.keys()
+    assert both
+    for key in both:
+        starts = len(later[key].replaced[0]) - 1
+        gained = later[key].saved - ordinary[key].saved
+        assert 0.0 < gained <= 100e-6 * starts * (1 + 1e-9)
+    assert any(later[key].saved - ordinary[key].saved > 99e-6 for key in both)

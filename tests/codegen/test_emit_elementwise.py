@@ -12,7 +12,7 @@ from pipeline.ir.graph import BINARY, UNARY, DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_types import DTYPES, FLOATS, numpy_dtype
 from pipeline.ir.poly import Poly
-from pipeline.ir.program import Axis, Block, Buffer, Iter, Loop, Program, Seq
+from pipeline.ir.program import Axis, Block, Buffer, Iter, Loop, Program, Seq, blocks
 from pipeline.schedule.space import ParameterSpace
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
@@ -123,3 +123,21 @@ def test_floored_division_of_indices_follows_the_sign_of_the_divisor(divisor: in
         got = run_program(program, {}, native())["y"]
         i = np.arange(n) + offset
         assert (got == i // divisor * 1000 + i % divisor).all(), kind
+
+
+@pytest.mark.parametrize("source", ["float32", "int32"])
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_a_cast_to_a_half_rounds_where_nothing_is_stored_too(source: DType, half: DType) -> None:
+    """In between, that is: all of it is one block."""
+    g = GraphBuilder()
+    x = g.input("x", (ROWS, 40), source)
+    graph = g.finish([("y", g.cast(g.cast(x, half), "float32"))])
+    given = (np.random.default_rng(0).standard_normal((ROWS, 40)) * 9999).astype(numpy_dtype(source))
+    want = given.astype(numpy_dtype(half)).astype(np.float32)
+    assert (want != given).any()
+    for sketch in generate(lower(graph, "casts"), cpu_rules(), native()):
+        assert len(list(blocks(sketch.program))) == 1
+        space = ParameterSpace.of(sketch)
+        row = space.draw(1, np.random.default_rng(0))[0]
+        (got,) = run_program(sketch.candidate(space.values(row)), argument_feeds({"x": given}), native()).values()
+        np.testing.assert_array_equal(got, want)

@@ -242,7 +242,8 @@ def saturate(b: IrBuilder, a: Value, to: str, unsigned: bool) -> Value:
 
 
 def cast(b: IrBuilder, a: Value, source: DType, to: DType) -> Value:
-    """A conversion of dtype; floats to integers truncate, anything to bool asks for unequal to zero."""
+    """A conversion of dtype; floats to integers truncate, anything to bool asks for unequal to zero. Halves, which are
+    computed with in float, are rounded."""
     old, new = VALUE_TYPE[source], VALUE_TYPE[to]
     if to == "bool":
         if old == "i1":
@@ -250,15 +251,38 @@ def cast(b: IrBuilder, a: Value, source: DType, to: DType) -> Value:
         zero = literal(0, old)
         return b.compare("fcmp une" if source in FLOATS else "icmp ne", a, zero)
     if source in FLOATS and to in FLOATS:
-        wide = a if old == new else b.convert("fpext" if new == "double" else "fptrunc", a, new)
-        return b.convert("fpext", b.convert("fptrunc", wide, "half"), "float") if to == "float16" else wide
+        return _rounded(b, a if old == new else b.convert("fpext" if new == "double" else "fptrunc", a, new), to)
     if source in FLOATS:
         return saturate(b, a, new, to in UNSIGNED)
     if to in FLOATS:
-        return b.convert("uitofp" if source in UNSIGNED else "sitofp", a, new)
+        return _rounded(b, b.convert("uitofp" if source in UNSIGNED else "sitofp", a, new), to)
     if BITS[old] < BITS[new]:
         return b.convert("zext" if source in UNSIGNED else "sext", a, new)
     return a if old == new else b.convert("trunc", a, new)
+
+
+def _rounded(b: IrBuilder, a: Value, to: DType) -> Value:
+    """What is left of a value that becomes a half and is then computed with."""
+    return widened(b, narrowed(b, a, to), to) if to in ("float16", "bfloat16") else a
+
+
+def widened(b: IrBuilder, a: Value, dtype: DType) -> Value:
+    """A half out of memory as a float."""
+    if dtype == "float16":
+        return b.convert("fpext", a, "float")
+    return b.convert("bitcast", b.binary("shl", b.convert("zext", a, "i32"), literal(16, "i32")), "float")
+
+
+def narrowed(b: IrBuilder, a: Value, dtype: DType) -> Value:
+    """A float as the half that is stored: to nearest, ties to even; NaN stays NaN."""
+    if dtype == "float16":
+        return b.convert("fptrunc", a, "half")
+    bits = b.convert("bitcast", a, "i32")
+    odd = b.binary("and", b.binary("lshr", bits, literal(16, "i32")), literal(1, "i32"))
+    rounded = b.binary("add", bits, b.binary("add", odd, literal(0x7FFF, "i32")))
+    nan = b.compare("fcmp uno", a, a)
+    quiet = b.binary("or", bits, literal(0x400000, "i32"))
+    return b.convert("trunc", b.binary("lshr", b.select(nan, quiet, rounded), literal(16, "i32")), "i16")
 
 
 def _type(a: Value) -> str:

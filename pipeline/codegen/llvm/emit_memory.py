@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.codegen.llvm.elementwise import narrowed, widened
 from pipeline.codegen.llvm.emit_index import IndexEmitter
-from pipeline.codegen.llvm.emit_state import Place, round_to_bfloat16
+from pipeline.codegen.llvm.emit_state import Place
 from pipeline.codegen.llvm.ir_builder import (
     MEMORY_TYPE,
     VALUE_TYPE,
@@ -121,11 +122,8 @@ class MemoryEmitter(IndexEmitter):
         """From the type in memory to the type that is computed with."""
         b = self.b
         match dtype:
-            case "float16":
-                return b.convert("fpext", value, "float")
-            case "bfloat16":
-                wide = b.convert("zext", value, "i32")
-                return b.convert("bitcast", b.binary("shl", wide, literal(16, "i32")), "float")
+            case "float16" | "bfloat16":
+                return widened(b, value, dtype)
             case "bool":
                 return b.compare("icmp ne", value, literal(0, "i8"))
             case _:
@@ -134,10 +132,8 @@ class MemoryEmitter(IndexEmitter):
     def storable(self, value: Value, dtype: DType) -> Value:
         b = self.b
         match dtype:
-            case "float16":
-                return b.convert("fptrunc", value, "half")
-            case "bfloat16":
-                return round_to_bfloat16(b, value)
+            case "float16" | "bfloat16":
+                return narrowed(b, value, dtype)
             case "bool":
                 return b.convert("zext", value, "i8")
             case _:

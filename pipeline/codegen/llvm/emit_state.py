@@ -8,7 +8,6 @@ from pipeline.codegen.llvm.conditions import ConditionTable
 from pipeline.codegen.llvm.ir_builder import (
     IrBuilder,
     Value,
-    literal,
 )
 from pipeline.codegen.llvm.linear import Linear
 from pipeline.codegen.llvm.vector_math import MathLibrary
@@ -165,13 +164,3 @@ def row_major(shape: list[int] | tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= extent
     return tuple(reversed(strides))
-
-
-def round_to_bfloat16(b: IrBuilder, value: Value) -> Value:
-    """To nearest, ties to even; NaN stays NaN."""
-    bits = b.convert("bitcast", value, "i32")
-    odd = b.binary("and", b.binary("lshr", bits, literal(16, "i32")), literal(1, "i32"))
-    rounded = b.binary("add", bits, b.binary("add", odd, literal(0x7FFF, "i32")))
-    nan = b.compare("fcmp uno", value, value)
-    quiet = b.binary("or", bits, literal(0x400000, "i32"))
-    return b.convert("trunc", b.binary("lshr", b.select(nan, quiet, rounded), literal(16, "i32")), "i16")

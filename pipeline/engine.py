@@ -15,14 +15,13 @@ import numpy as np
 from pipeline.codegen.assemble import assemble
 from pipeline.codegen.cuda.driver import why_absent
 from pipeline.config import Config
-from pipeline.errors import CheckError, PipelineError, UserError
+from pipeline.errors import CheckError, ConfigError, PipelineError, UserError
 from pipeline.frontend.precision import in_precision
 from pipeline.frontend.workloads.inputs import inputs
 from pipeline.frontend.workloads.workload import Workload
 from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
-from pipeline.ir.target import Target
 from pipeline.machine.contestant import contestant
 from pipeline.machine.cpu import CpuMachine
 from pipeline.machine.cuda_measured import MeasuredCuda
@@ -87,8 +86,8 @@ class Run:
         )  # fmt: skip
         rules = self._rules()
         with Store(self.config.store.url) as store:
+            sketches = self._sketches(ordinary, machine, rules)
             outcome = self._superoptimized(graph, ordinary, machine, rules, store)
-            sketches = self._sketches(ordinary, machine.target, rules)
             both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
             tuner, kernels = self._tuned(both, machine, store, outcome.interrupted)
         provenance = {"workload": described, "seed": self.config.seed, "compiler": machine.compiler}
@@ -153,9 +152,20 @@ class Run:
             for number, component in enumerate((*config.rules.schedule, *config.rules.extra))
         ]
 
-    def _sketches(self, parts: Partition, target: Target, rules: Sequence[Rule]) -> list[tuple[Sketch, ...]]:
-        """Of each task."""
-        return [generate(lower(task.graph, task.name, task.constants), rules, target) for task in parts.tasks]
+    def _sketches(self, parts: Partition, machine: Machine, rules: Sequence[Rule]) -> list[tuple[Sketch, ...]]:
+        """Of each task. That the rules are those of another kind of target is the user's mistake."""
+        made = []
+        for task in parts.tasks:
+            made.append(generate(lower(task.graph, task.name, task.constants), rules, machine.target))
+            missing = [machine.unfinished(sketch.program) for sketch in made[-1]]
+            if None not in missing:
+                raise ConfigError(
+                    f"these rules make nothing of {task.name} that can be compiled for {machine.target.name}",
+                    where="rules.schedule",
+                    why=missing[0] or "",
+                    todo="Choose the rules of the target: rules=cpu for a CPU, rules=cuda for a GPU",
+                )
+        return made
 
     def _superoptimized(
         self, graph: Graph, parts: Partition, machine: Machine, rules: Sequence[Rule], store: Store

@@ -21,7 +21,7 @@ import pytest
 
 from pipeline import engine
 from pipeline.config import parse
-from pipeline.errors import CheckError, UserError
+from pipeline.errors import CheckError, ConfigError, UserError
 from pipeline.ir.graph import Graph
 from pipeline.report.summary import Summary
 from pipeline.runtime.session import Session
@@ -71,6 +71,15 @@ def test_products_of_another_precision_are_another_model(here: Run, tmp_path: Pa
 def test_measuring_on_a_gpu_for_a_cpu_is_a_mistake(here: Run) -> None:
     with pytest.raises(UserError, match=r"measures on GPUs, and the target is a CPU.*measurement=local"):
         here("search.trials=1", predicted={"_target_": "pipeline.measurement.cuda_predicted.PredictedRunner"})
+
+
+@pytest.mark.parametrize("rules", ["rules=cuda", "rules.schedule=[]"])
+def test_rules_that_leave_a_reduction_whole_are_a_mistake_that_is_told_before_any_trial(
+    rules: str, here: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"^rules\.schedule: .*contract.* no rule split.*rules=cpu for a CPU"):
+        here(rules, "target=native", "search.trials=1")
+    assert records(tmp_path) == {}
 
 
 def test_a_dtype_that_a_workload_cannot_be_computed_in_is_a_mistake(here: Run) -> None:

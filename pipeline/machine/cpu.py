@@ -18,7 +18,7 @@ from pipeline.codegen.module import ModulePlan
 from pipeline.config import Config, MeasurementSettings
 from pipeline.errors import ConfigError
 from pipeline.ir.graph import Graph
-from pipeline.ir.program import Program
+from pipeline.ir.program import Program, blocks
 from pipeline.ir.target import Target
 from pipeline.machine.machine import VERSION, Feeds, Parts, Runnable
 from pipeline.machine.running import called_in_turns, time_runs, verified_by_running
@@ -66,6 +66,10 @@ class CpuMachine:
 
     def refuse_too_large(self, graph: Graph) -> None:
         pass
+
+    def unfinished(self, program: Program) -> str | None:
+        whole = [block.name for block in blocks(program) if block.combine is not None and block.init is not None]
+        return f"no rule split the initial value off the reduction {whole[0]}" if whole else None
 
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
         return save(link(plan), path)

@@ -55,6 +55,9 @@ class CudaMachine:
         constants = sum(array.nbytes for array in graph.constants.values())
         self._refuse_bytes(moved + constants, "its inputs, constants and outputs take")
 
+    def unfinished(self, program: Program) -> str | None:
+        return None
+
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
         linked = link(replace(plan, provenance={**plan.provenance, "predicted": self.predicted}))
         self._refuse_bytes(sum(linked.sizes.values()), "all that the module keeps in its memory takes")

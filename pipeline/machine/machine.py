@@ -84,6 +84,10 @@ class Machine(Protocol):
         """Raises a `UserError` where a memory of its own, beside this program's, cannot hold the model."""
         ...
 
+    def unfinished(self, program: Program) -> str | None:
+        """What rules have left undone in a program, so that no kernel can be made of it; None where that is nothing."""
+        ...
+
     def save(self, plan: ModulePlan[Any], path: Path) -> Path:
         """Links a module and writes its artifact. A `UserError` where a memory of its own cannot hold the module."""
         ...

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -24,7 +25,7 @@ from pydantic import (
 from pipeline.errors import ConfigError, listed
 from pipeline.explain import explain
 from pipeline.frontend.precision import Precision
-from pipeline.ir.target import Cache, Gpu, Target, gpu_target
+from pipeline.ir.target import CAPABILITIES, Cache, Gpu, Target, capability_of, gpu_target
 from pipeline.measurement.cuda_device import detect_gpu
 from pipeline.measurement.host import detect_host, with_overrides
 from pipeline.registry import Component, Registry
@@ -108,7 +109,16 @@ class CpuSettings(Settings):
         return with_overrides(detect_host(), **given) if self.detect else Target(**given)
 
 
-Architecture = Annotated[str, Field(pattern=r"^sm_\d{2,3}[af]?$")]
+def _supported(arch: str) -> str:
+    """From the oldest whose instructions are known to the family of the newest."""
+    oldest, newest = CAPABILITIES[0], CAPABILITIES[-1]
+    if not oldest <= capability_of(arch) < (newest // 10 + 1) * 10:
+        known = ", ".join(f"sm_{number}" for number in CAPABILITIES)
+        raise ValueError(f"programs cannot be made for '{arch}'. Choose one of {known}, or a relative of these")
+    return arch
+
+
+Architecture = Annotated[str, Field(pattern=r"^sm_\d{2,3}[af]?$"), AfterValidator(_supported)]
 Rates = dict[str, PositiveFloat]
 
 

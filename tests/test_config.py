@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_key_inside_a_list_is_named_with_its_position(plain: dict[str, Any]) -
     cache = {"level": 1, "size": 1024, "ways": 8, "shared_by": 1, "colour": "red"}
     with pytest.raises(ConfigError, match=r"target\.caches\[0\]\.colour: unknown key 'colour'.*level, shared_by"):
         parse(changed(plain, "target.caches", [cache]))
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_999"])
+def test_an_architecture_that_there_is_no_code_for_is_named_with_those_that_there_is(
+    arch: str, composed: Callable[..., dict[str, Any]]
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^target\.arch: .*'{arch}'.*sm_75, .*sm_120"):
+        parse(composed("+workload=gmm", "target=a100", f"target.arch={arch}"))
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_87", "sm_90a", "sm_121"])
+def test_relatives_of_the_known_architectures_can_be_chosen(arch: str, composed: Callable[..., dict[str, Any]]) -> None:
+    target = parse(composed("+workload=gmm", "target=a100", f"target.arch={arch}")).target.resolve()
+    assert target.gpu is not None and target.cpu == target.gpu.arch == arch
 
 
 def test_all_wrong_paths_are_named_at_once(plain: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ class Gpu:
     @property
     def capability(self) -> int:
         """Of compute: 75, 80, 86 …"""
-        return int(self.arch.removeprefix("sm_").rstrip("af"))
+        return capability_of(self.arch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,11 @@ class Target:
             if cache.level == level:
                 return cache.size // max(1, min(cache.shared_by, self.cores))
         return 0
+
+
+def capability_of(arch: str) -> int:
+    """ "sm_90a" -> 90."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 def gpu_target(name: str, clock_ghz: float, bandwidth_gbs: float, gpu: Gpu) -> Target:

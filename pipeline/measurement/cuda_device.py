@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.codegen.cuda.driver import load_driver, started
 from pipeline.errors import UserError
+from pipeline.ir.target import capability_of
 
 LEAST_CAPABILITY = 75
 # GeForce cards multiply with a wide accumulator at half the rate of the same chip's other cards (Turing, Ampere and Ada
@@ -80,7 +81,7 @@ def _told(cuda: Any, answer: tuple[Any, ...], offer: str) -> Any:
 def _architecture(
     architectures: Mapping[str, Mapping[str, Any]], capability: int, name: str, offer: str
 ) -> dict[str, Any]:
-    known = {int(arch.removeprefix("sm_").rstrip("af")): arch for arch in architectures}
+    known = {capability_of(arch): arch for arch in architectures}
     before = [found for found in known if found <= capability]
     if capability < LEAST_CAPABILITY or not before:
         raise UserError(

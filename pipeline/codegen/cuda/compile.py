@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.codegen.cuda.kernel import Resources
 from pipeline.errors import CodegenError, UserError
+from pipeline.ir.target import capability_of
 
 HEADERS = ("muschedule.cuh", "mma.cuh")
 PACKAGES = "pip install nvidia-cuda-nvrtc cuda-python"
@@ -48,10 +49,10 @@ def _compiled(text: str, arch: str, options: tuple[str, ...], size_of: Any, read
     """What NVRTC makes of the text, as it is read by those two functions, and its log."""
     nvrtc = load_nvrtc()
     known = supported_architectures()
-    if arch.removeprefix("sm_").rstrip("af") not in known:
-        raise UserError(f"NVRTC cannot compile for {arch}", where="codegen.cuda",
+    if str(capability_of(arch)) not in known:
+        raise UserError(f"NVRTC cannot compile for {arch}", where="target.arch",
                         why=f"It knows {', '.join('sm_' + name for name in known)}",
-                        todo=f"Install another version of it: {PACKAGES}")  # fmt: skip
+                        todo=f"Choose one of those, or install another version of it: {PACKAGES}")  # fmt: skip
     program = _program(nvrtc, text)
     try:
         status = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]

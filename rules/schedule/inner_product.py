@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.ir.expr import Op, affine, loads, variables
 from pipeline.ir.poly import Poly
@@ -19,6 +19,7 @@ from rules.schedule.multi_level_tiling import epilogue
 from rules.schedule.scheduled import lanes_of
 from rules.schedule.streaming import large, streams
 
+PIECE = 32  # pieces of a long sum have a multiple of so many terms
 AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked for early: some thousand bytes
 
 
@@ -26,8 +27,10 @@ AHEAD = (64, 128)  # iterations of the sum by which a packed operand is asked fo
 class InnerProduct:
     """A sum of products inside a nest: rows times vectors of its result stay in registers over the whole sum.
 
-    rows     the register tile has at most so many rows
-    vectors  and so many vectors in each
+    rows      the register tile has at most so many rows
+    vectors   and so many vectors in each
+    long_sum  sums of at least so many terms are offered in pieces, too: the tile in registers then holds partial sums,
+              and what one piece reads of the operand along the lanes stays in cache for all rows
 
     Lanes run along the last dimension of the result. An operand that is known at compile time is packed ahead of time;
     one whose neighbours along the lanes lie apart is packed in the nest, where its index changes. Others are offered
@@ -37,6 +40,7 @@ class InnerProduct:
 
     rows: int = 16
     vectors: int = 4
+    long_sum: int = 1024
 
     def apply(self, sketch: Sketch, block: str, target: Target) -> list[Sketch]:
         found, _ = block_at(sketch.program, block)
@@ -58,27 +62,41 @@ class InnerProduct:
         high: tuple[str, ...] = ()
         if rows is not None:
             sketch, high = self._cut(sketch, rows, row_multiple(_known(rows), registers), self.rows)
-        sums = [loop.axes[0].var for loop in summed]
-        order = (*outer, *wide[:-1], *high[:-1], *sums, *high[-1:], wide[-1])
-        sketch = sketch.apply(Reorder(order)) if len(order) > 1 else sketch
         width = _extent(sketch, wide[-1])
         tall = _extent(sketch, high[-1]) if high else Poly.of(1)
         if not (width.is_constant and tall.is_constant):
             room = max(registers, 4) * lanes
             sketch = sketch.require(AtMost(f"{block} registers", tall * width + width + Poly.of(2 * lanes), room))
         streamed = streams(found, (vector.axes[0].var,), target)
+        names = tuple(loop.axes[0].var for loop in summed)
+        whole = _Loops(tuple(outer), wide, (), high, names, around[-1].axes[0].var)
+        made = self._made(sketch, block, whole, around, target, streamed=streamed)
+        extent = _known(summed[-1])
+        if not streamed and len(high) > 1 and extent is not None and extent >= self.long_sum:
+            last, symbol = names[-1], f"t_{names[-1]}"
+            cut = sketch.declare(Tile((symbol,), extent, (PIECE,), (max(PIECE, extent // 2),)))
+            cut = cut.apply(Split(last, (Poly.symbol(symbol),), (f"{last}_0", f"{last}_1")))
+            loops = replace(whole, pieces=(*names[:-1], f"{last}_0"), sums=(f"{last}_1",))
+            made.extend(self._made(cut, block, loops, around, target, streamed=False))
+        return made
+
+    def _made(
+        self, sketch: Sketch, block: str, loops: _Loops, around: tuple[Loop, ...], target: Target, *, streamed: bool
+    ) -> list[Sketch]:
+        """The loops in order and the tile in registers, for each choice of packed operands."""
+        sketch = sketch.apply(Reorder(loops.order)) if len(loops.order) > 1 else sketch
         made: list[Sketch] = []
-        for packing in self._packings(sketch, block, wide, around, streamed):
+        for packing in self._packings(sketch, block, loops.wide, around, streamed):
             current = sketch
             for step in packing:
                 current = _copy_loops(current.apply(step), step.name)
-            current = _kept(current, block, order, wide, high, sums, around)
-            if not streamed and len(wide) > 1 and any(large(sketch.program, step.buffer, target) for step in packing):
-                current = current.attempt(Annotate(sums[-1], "prefetch_next", wide[0]))
+            current = _kept(current, block, loops)
+            if not streamed and loops.panels and any(large(sketch.program, step.buffer, target) for step in packing):
+                current = current.attempt(Annotate(loops.sums[-1], "prefetch_next", loops.panels[-1]))
             if streamed and not packing:
-                current = current.attempt(Annotate(sums[-1], "prefetch_next", around[-1].axes[0].var))
+                current = current.attempt(Annotate(loops.sums[-1], "prefetch_next", loops.around))
             if streamed and any(step.at is None for step in packing):
-                made.extend(current.attempt(Annotate(sums[-1], "prefetch", ahead)) for ahead in AHEAD)
+                made.extend(current.attempt(Annotate(loops.sums[-1], "prefetch", ahead)) for ahead in AHEAD)
             else:
                 made.append(current)
         return made
@@ -138,6 +156,35 @@ class InnerProduct:
         return legal or [[]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """Those of the product, each tuple outermost first.
+
+    outer   over what the register tile has one of
+    wide    along the lanes; the last one is a row of the register tile
+    pieces  over pieces of the sum, where it is not summed up whole
+    high    over rows; the last one is that of the register tile
+    sums    over the terms of the sum, or of a piece
+    around  the innermost loop around all of them
+    """
+
+    outer: tuple[str, ...]
+    wide: tuple[str, ...]
+    pieces: tuple[str, ...]
+    high: tuple[str, ...]
+    sums: tuple[str, ...]
+    around: str
+
+    @property
+    def panels(self) -> tuple[str, ...]:
+        """Those of which each iteration reads another panel of the operand along the lanes, for all rows."""
+        return (*self.wide[:-1], *self.pieces)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        return (*self.outer, *self.panels, *self.high[:-1], *self.sums, *self.high[-1:], self.wide[-1])
+
+
 def _is_product(block: Block) -> bool:
     value = block.value
     return isinstance(value, Op) and value.fn == "mul" and all(loads(arg) for arg in value.args)
@@ -181,22 +228,19 @@ def _copy_loops(sketch: Sketch, name: str) -> Sketch:
     return sketch.attempt(Vectorize(place.loops[-1].axes[0].var))
 
 
-def _kept(
-    sketch: Sketch, block: str, order: tuple[str, ...], wide: tuple[str, ...], high: tuple[str, ...],
-    sums: list[str], around: tuple[Loop, ...],
-) -> Sketch:  # fmt: skip
+def _kept(sketch: Sketch, block: str, loops: _Loops) -> Sketch:
     """The register tile, its initial value, and the loops' kinds."""
-    for name in high[-1:]:
+    for name in loops.high[-1:]:
         if _extent(sketch, name) != Poly.of(1):
             sketch = sketch.apply(Unroll(name))
-    sketch = sketch.apply(Vectorize(wide[-1]))
-    outside = order[: order.index(sums[0])]
-    cached = CacheWrite(block, "local", outside[-1] if outside else around[-1].axes[0].var)
+    sketch = sketch.apply(Vectorize(loops.wide[-1]))
+    outside = loops.order[: loops.order.index(loops.sums[0])]
+    cached = CacheWrite(block, "local", outside[-1] if outside else loops.around)
     kept = cached.why_not(sketch.program) is None
     if kept:
         sketch = sketch.apply(cached)
     if block_at(sketch.program, block)[0].init is not None:
-        sketch = sketch.apply(DecomposeReduction(block, sums[0]))
+        sketch = sketch.apply(DecomposeReduction(block, (*loops.pieces, *loops.sums)[0]))
     return epilogue(_write_back(sketch, f"{block}_write"), f"{block}_write") if kept else sketch
 
 

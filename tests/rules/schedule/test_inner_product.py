@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.ir.program import Loop, Program, walk
+from pipeline.ir.target import Cache
 from pipeline.schedule.nest import block_at
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import Annotate, CacheWrite, Pack
@@ -64,6 +67,47 @@ def test_partial_sums_are_added_to_what_the_accumulator_holds() -> None:
     (sketch,) = through(RULE, program)
     golden(sketch.program, "inner_product/streamed")
     keeps(program, sketch)
+
+
+def of_pieces(made: list[Sketch]) -> list[Sketch]:
+    return [sketch for sketch in made if "t_r" in sketch.program.params]
+
+
+@pytest.mark.parametrize("depth", [96, 97, 131])
+@pytest.mark.parametrize("role", ["input", "constant"])
+def test_a_long_sum_is_offered_whole_and_in_pieces(depth: int, role: str) -> None:
+    program = gated_product(64, depth, role=role)
+    made = through(InnerProduct(long_sum=96), program)
+    pieces = of_pieces(made)
+    assert len(pieces) * 2 == len(made)
+    for sketch in pieces:
+        names = [loop.axes[0].var for loop in block_at(sketch.program, "product")[1].loops]
+        assert names.index("r_0") < names.index("m_0") < names.index("r_1") < names.index("m_1")
+        assert [axis.var for axis in block_at(sketch.program, "product_clear")[1].axes][:3] == ["p", "r_0", "m_0"]
+        keeps(program, sketch, samples=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "long_sum"),
+    [(64, 95, 96), (5, 96, 96), (64, 96, 1024)],
+    ids=["a short sum", "few rows, which memory sets the pace for", "by default"],
+)
+def test_other_sums_stay_whole(rows: int, depth: int, long_sum: int) -> None:
+    assert not of_pieces(through(InnerProduct(long_sum=long_sum), gated_product(rows, depth)))
+
+
+def test_a_sum_of_any_length_may_be_called_long() -> None:
+    program = gated_product(64, 3)
+    for sketch in of_pieces(through(InnerProduct(long_sum=1), program)):
+        keeps(program, sketch)
+
+
+def test_of_a_long_sum_the_next_piece_of_what_comes_from_memory_is_asked_for() -> None:
+    large = replace(TARGET, caches=(Cache(2, 1024, 8, 1),))
+    program = gated_product(64, 96, role="constant")
+    made = of_pieces(InnerProduct(long_sum=96).apply(Sketch(program), "product", large))
+    hints = [step for sketch in made for step in sketch.trace if isinstance(step, Annotate)]
+    assert hints and {(step.loop, step.key, step.value) for step in hints} == {("r_1", "prefetch_next", "r_0")}
 
 
 def test_the_next_tile_of_what_is_streamed_is_asked_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections import Counter
@@ -266,14 +267,22 @@ class Tuner:
     def _may_matter(self, number: int) -> bool:
         """Whether the module may become faster by this task: not where it loses to others by more than it can gain."""
         state = self.states[number]
-        if len(state.bests) < 2:
-            return True
+        if len(state.bests) < 2:  # a first batch says little; but an option has lost where it is far behind
+            far = state.optional and math.isfinite(state.best) and not self._would_matter(state, HOPE * state.best)
+            return not far
         return self._would_matter(state, min(max(state.roofline, HOPE * state.best), CLOSE * state.best))
 
     def _would_matter(self, state: TaskState, seconds: float) -> bool:
         """Whether the module would be faster if the task took so many seconds."""
         total = self.total
         return total == float("inf") or self._whole([seconds if s is state else s.best for s in self.states]) < total
+
+    def _worth(self, state: TaskState) -> float:
+        """The seconds from which on the module does without a task that is an option; infinity for what it needs."""
+        total = self.total
+        if not state.optional or total == float("inf"):
+            return float("inf")
+        return (total - self._whole([0.0 if s is state else s.best for s in self.states])) / state.weight
 
     def _spent(self) -> int:
         """Trials that count towards the budget: those of a run that was cut short need not be made again."""
@@ -297,7 +306,7 @@ class Tuner:
             state.bests.append(state.best)
             return
         built = self._build(state, candidates)
-        best = state.best
+        best = min(state.best, self._worth(state))
         reference = self._reference(state.task)
         results = self._runner.run(built, reference, None if best == float("inf") else best * 1e9)
         self._take(state, candidates, built, results)

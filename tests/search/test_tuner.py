@@ -314,10 +314,34 @@ def test_an_option_is_given_no_kernel_where_the_budget_has_not_reached_it() -> N
 def test_an_option_that_cannot_win_any_more_is_left_alone() -> None:
     hopeless, _ = with_an_option(1000.0, trials=72)
     run(hopeless)
-    assert hopeless.states[2].trials == 12, "two batches"
+    assert hopeless.states[2].trials == 6, "one batch"
+    close, _ = with_an_option(2.0, trials=72)
+    run(close)
+    assert close.states[2].trials >= 12, "a second batch may do better"
     promising, _ = with_an_option(0.5, trials=72)
     run(promising)
     assert promising.states[2].trials > 12
+
+
+def test_an_option_is_cut_where_it_is_far_slower_than_what_it_replaces() -> None:
+    made, _ = with_an_option(1.0, trials=72)
+    cuts: dict[str, list[float | None]] = {"needed": [], "option": []}
+    inner_run, inner_batch = made._runner.run, made._batch
+    now = ["needed"]
+
+    def batch(number: int, count: int | None = None) -> None:
+        now[0] = "option" if number == 2 else "needed"
+        inner_batch(number, count)
+
+    def measured(built: Sequence[Built], reference: Reference, best_ns: float | None = None) -> list[MeasureResult]:
+        cuts[now[0]].append(best_ns)
+        return inner_run(built, reference, best_ns)
+
+    made._batch, made._runner.run = batch, measured  # type: ignore[method-assign]
+    run(made)
+    assert cuts["needed"][:2] == [None, None], "nothing is known of the first batches"
+    replaced = sum(state.bests[0] for state in made.states[:2])
+    assert cuts["option"][0] == pytest.approx(replaced * 1e9)
 
 
 def test_what_the_module_takes_is_what_it_is_told() -> None:

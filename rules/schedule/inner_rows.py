@@ -11,11 +11,14 @@ from pipeline.schedule.nest import block_at, loads_of, over_loops
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.steps import DecomposeReduction, Reorder, Vectorize
 from rules.schedule.inside_nest import own_loops
+from rules.schedule.transpose import sides_of, turned
 
 
 @dataclass(frozen=True, slots=True)
 class InnerRows:
     """Lanes run along the loop, of those that are the block's own, where the most accesses step by one element.
+
+    What reads along one loop and stores along another is turned, as `Transpose` does it.
 
     A reduction along that loop fills a vector of partial results. Its initial value becomes a block of its own.
     """
@@ -26,6 +29,12 @@ class InnerRows:
         if own is None:
             return []
         names = [loop.axes[0].var for loop in own]
+        sides = sides_of(found, [loop.axes[0] for loop in own]) if found.combine is None else None
+        if sides is not None and all(it.kind == "spatial" for it in found.iters):
+            across = [axis.var for axis in sides]
+            made = turned(sketch, (*(name for name in names if name not in across), *across))
+            if made is not None:
+                return [made]
         scores = {}
         for loop in own:
             var = loop.axes[0].var

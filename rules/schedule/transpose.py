@@ -38,13 +38,13 @@ class Transpose:
         if own is None and (is_scheduled(place) or not alone):
             return []
         axes = [loop.axes[0] for loop in own or place.loops]
-        sides = _sides(found, axes)
+        sides = sides_of(found, axes)
         if sides is None:
             return []
         row, lane = sides
         others = tuple(axis.var for axis in axes if axis not in sides)
         if own is not None:
-            made = _turned(sketch, (*others, row.var, lane.var))
+            made = turned(sketch, (*others, row.var, lane.var))
             return [] if made is None else [made]
         if not all(isinstance(it.binding, Var) for it in found.iters):
             return []
@@ -52,14 +52,14 @@ class Transpose:
         sketch, rows = _cut(sketch, row, lanes)
         sketch, columns = _cut(sketch, lane, lanes)
         outer = (*others, *rows[:-1], *columns[:-1])
-        made = _turned(sketch, (*outer, rows[-1], columns[-1]))
+        made = turned(sketch, (*outer, rows[-1], columns[-1]))
         if made is None:
             return []
         made = made.apply(Fuse(outer)) if len(outer) > 1 else made
         return [made.apply(Parallel(outer[0])) if outer else made]
 
 
-def _turned(sketch: Sketch, order: tuple[str, ...]) -> Sketch | None:
+def turned(sketch: Sketch, order: tuple[str, ...]) -> Sketch | None:
     """The loops in that order, lanes along the last one; None where that is not legal."""
     step, lanes = Reorder(order), Vectorize(order[-1])
     if step.why_not(sketch.program) is not None:
@@ -79,7 +79,7 @@ def _cut(sketch: Sketch, axis: Axis, lanes: int) -> tuple[Sketch, tuple[str, ...
     return sketch.apply(Split(loop, (Poly.symbol(symbol),), names)), names
 
 
-def _sides(block: Block, axes: list[Axis]) -> tuple[Axis, Axis] | None:
+def sides_of(block: Block, axes: list[Axis]) -> tuple[Axis, Axis] | None:
     """The loops along which some load, and along which the store, steps by one element; not the same one."""
     long = [axis for axis in axes if not axis.extent.is_constant or axis.extent.value >= LEAST]
     for lane in long:

@@ -297,6 +297,10 @@ VALUES = {
     "a product with one of each row": "B[j, i] * s[i]",
     "a product with one of each column": "B[j, i] * s[j]",
     "two transposed": "B[j, i] * C[j, i]",
+    "two transposed, with one of each row and one of each column": "max(B[j, i] * C[j, i], max(s[i], s[j]))",
+    "two transposed, and their place": "max(max(B[j, i], C[j, i]), cast(i * 8 - j * 8):float32)",
+    "two transposed, one of them padded": "guard(i >= 1 and i < {n}, B[j, i - 1], 0.0:float32) + C[j, i]",
+    "two transposed and one not": "max(B[j, i] * C[j, i], B[i, j])",
     "one transposed and one not": "max(B[j, i], C[i, j])",
     "the same twice": "B[j, i] * B[j, i]",
     "a padded copy": "guard(i >= 1 and i < {n} and j >= 2, B[j - 2, i - 1], 0.0:float32)",
@@ -314,6 +318,22 @@ def test_what_is_computed_from_a_transposed_load_is_what_it_was(name: str, n: in
     assert turned(program, native())
     feeds = drawn(program)
     np.testing.assert_array_equal(ran(program, feeds, native()), interpret(program, feeds)["P"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int8"])
+def test_results_of_every_dtype_are_turned(dtype: DType) -> None:
+    text = to_text(value(29, "cast(B[j, i] * C[j, i]):float32")).replace("P: float32", f"P: {dtype}")
+    program = from_text(text.replace("cast(B[j, i] * C[j, i]):float32", f"cast(B[j, i] * C[j, i]):{dtype}"))
+    assert turned(program, native())
+    feeds = drawn(program)
+    np.testing.assert_array_equal(ran(program, feeds, native()), interpret(program, feeds)["P"])
+
+
+def test_what_several_loads_lead_to_is_turned_once() -> None:
+    one, two = (
+        ir(value(32, text), avx512()).count("shufflevector") for text in ("B[j, i] * 2.0:float32", "B[j, i] * C[j, i]")
+    )
+    assert 0 < one == two
 
 
 REFUSED = {

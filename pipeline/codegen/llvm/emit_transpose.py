@@ -112,7 +112,8 @@ class TransposeEmitter(PrefetchEmitter):
     def side(self, copy: TransposedCopy, area: Rectangle) -> int:
         """Of the squares: what registers hold twice, at most a vector; 0 where not even the least one fits."""
         lanes = self.target.lanes(max(ITEM_BYTES[self.places[name].buffer.dtype] for name in _names(copy)))
-        most = min(lanes, self.target.vector_registers // (2 * len(copy.loads)), *area.sides)
+        turned = 1 if copy.results else len(copy.loads)
+        most = min(lanes, self.target.vector_registers // (2 * turned), *area.sides)
         return 0 if most < max(2, min(LEAST, lanes)) else 1 << most.bit_length() - 1
 
     def squares(self, copy: TransposedCopy, area: Rectangle, side: int) -> None:
@@ -143,13 +144,34 @@ class TransposeEmitter(PrefetchEmitter):
 
     def square(self, copy: TransposedCopy, block: Block, side: int, top: Linear, left: Linear) -> None:
         self.cache.append({})
-        columns = {load: self.columns(copy, load, side, top, left) for load in copy.loads}
+        if copy.results:
+            turned = self.results(copy, block, side, top, left)
+            then = [partial(self.bits_stored, block, bits) for bits in turned]
+        else:
+            columns = {load: self.columns(copy, load, side, top, left) for load in copy.loads}
+            rows = [{load: found[j] for load, found in columns.items()} for j in range(side)]
+            then = [partial(self.stored, block, vectors) for vectors in rows]
         self.lanes = Lanes(copy.lane.var, side)
         for j in range(side):
-            vectors = {load: found[j] for load, found in columns.items()}
-            self.at(copy, top + Linear(j), left + Linear(lane=1), partial(self.stored, block, vectors))
+            self.at(copy, top + Linear(j), left + Linear(lane=1), then[j])
         self.lanes = None
         self.cache.pop()
+
+    def results(self, copy: TransposedCopy, block: Block, side: int, top: Linear, left: Linear) -> list[Value]:
+        """What a square stores, one vector for each iteration of the row loop, as bits; computed along the rows."""
+        dtype = self.places[block.buffer].buffer.dtype
+        read: list[Value] = []
+
+        def compute() -> None:
+            value = self.storable(self.b.splat(self.value(block.value), side), dtype)
+            bits = f"i{8 * ITEM_BYTES[dtype]}"
+            read.append(value if value.type == bits else self.b.convert("bitcast", value, bits))
+
+        self.lanes = Lanes(copy.row.var, side)
+        for i in range(side):
+            self.at(copy, top + Linear(lane=1), left + Linear(i), compute)
+        self.lanes = None
+        return transpose(self.b, read, ITEM_BYTES[dtype])
 
     def columns(self, copy: TransposedCopy, load: Load, side: int, top: Linear, left: Linear) -> list[Value]:
         """What a load reads in a square, one vector for each iteration of the row loop, as bits."""
@@ -176,12 +198,7 @@ class TransposeEmitter(PrefetchEmitter):
         """One row of the result, from what the loads have read."""
         place = self.places[block.buffer]
         if isinstance(block.value, Load) and block.value in vectors and block.value.dtype == place.buffer.dtype:
-            bits = vectors[block.value]  # no conversion there and back
-            offset = self.offset(place, block.indices)
-            assert isinstance(offset, Linear)
-            self.forget({block.buffer})
-            address, align = self.address(place, offset), self.alignment(place, offset, bits.lanes)
-            self.b.emit(f"store {vector_type(bits.type, bits.lanes)} {bits}, ptr {address}, align {align}")
+            self.bits_stored(block, vectors[block.value])  # no conversion there and back
             return
         for load, bits in vectors.items():
             source = self.places[load.buffer]
@@ -191,6 +208,15 @@ class TransposeEmitter(PrefetchEmitter):
             value = bits if memory == bits.type else self.b.convert("bitcast", bits, memory)
             self.remember(self.load_key(source, offset), self.loaded(value, load.dtype))
         self.block(block)
+
+    def bits_stored(self, block: Block, bits: Value) -> None:
+        """One row of the result, as it is in memory."""
+        place = self.places[block.buffer]
+        offset = self.offset(place, block.indices)
+        assert isinstance(offset, Linear)
+        self.forget({block.buffer})
+        address, align = self.address(place, offset), self.alignment(place, offset, bits.lanes)
+        self.b.emit(f"store {vector_type(bits.type, bits.lanes)} {bits}, ptr {address}, align {align}")
 
     def plain(self, copy: TransposedCopy, area: Rectangle) -> None:
         """The iterations as the nest has them, lanes along the vectorized loop."""

@@ -17,11 +17,12 @@ Ranges = dict[str, tuple[int, int]]
 class TransposedCopy:
     """for row: for lane in vectorized: S[row, lane] = f(B[lane, row]), in any layout with those steps.
 
-    row    the serial loop: the loads step by one element along it; several loops that are as one are one here
-    lane   the vectorized loop: the store steps by one element along it
-    block  over loop variables, without iteration variables: what they have left out is in `where`
-    loads  those of its value that step by one element along `row`, but not along `lane`
-    outer  loops of the nest that lie inside the row loop or around it, and have to be around both
+    row      the serial loop: the loads step by one element along it; several loops that are as one are one here
+    lane     the vectorized loop: the store steps by one element along it
+    block    over loop variables, without iteration variables: what they have left out is in `where`
+    loads    those of its value that step by one element along `row`, but not along `lane`
+    outer    loops of the nest that lie inside the row loop or around it, and have to be around both
+    results  there are several loads, and none that steps otherwise along `row`: it is their result that is turned
     """
 
     row: Axis
@@ -29,6 +30,7 @@ class TransposedCopy:
     block: Block
     loads: tuple[Load, ...]
     outer: tuple[Axis, ...] = ()
+    results: bool = False
 
 
 def transposed_copy(loop: Loop, strides: Callable[[str], tuple[int, ...]], ranges: Ranges) -> TransposedCopy | None:
@@ -66,7 +68,8 @@ def transposed_copy(loop: Loop, strides: Callable[[str], tuple[int, ...]], range
         return None  # the nest is found again inside them
     zero: dict[str, Expr] = {axis.var: ZERO for axis in (*merged, *(a for a in axes if a.extent.value == 1))}
     turned = tuple(load for load in (substitute(load, zero) for load in found) if isinstance(load, Load))
-    return TransposedCopy(row, lane, _substituted(flat, zero), turned, others)
+    straight = all(_coefficient(form, row) in (Poly.of(0), Poly.of(1)) for form in forms.values())
+    return TransposedCopy(row, lane, _substituted(flat, zero), turned, others, straight and len(turned) > 1)
 
 
 def moved(copy: TransposedCopy, row: int, lane: int) -> Block:

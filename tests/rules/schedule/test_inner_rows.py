@@ -43,8 +43,19 @@ def test_lanes_run_where_neighbours_lie_side_by_side() -> None:
 
 
 def test_where_every_loop_strides_through_memory_none_has_lanes() -> None:
-    (sketch,) = through(RULE, columns_first())
+    (sketch,) = through(RULE, columns_first(3))
     assert "vectorized" not in kinds(sketch.program, "turn")
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(6, 11), (4, 4), (33, 70)])
+def test_what_reads_along_one_loop_and_stores_along_another_is_turned(rows: int, columns: int) -> None:
+    program = columns_first(rows, columns)
+    (sketch,) = through(RULE, program)
+    assert (loops(sketch.program, "turn")[-2:], kinds(sketch.program, "turn")[-2:]) == (
+        ["a", "b"],
+        ["serial", "vectorized"],
+    )
+    keeps(program, sketch)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 7, 8, 17, 31])

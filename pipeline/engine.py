@@ -264,11 +264,11 @@ class Run:
                 log.warning("interrupted: other choices of fused kernels are not tried")
                 times = None
             if times is not None:
-                name = both.states[number].task.name
+                name, medians = both.states[number].task.name, np.median(times, axis=0)
                 log.info("%s %s: %.4g ms, %s: %.4g ms (whole modules, called in turns)", name,
-                         "fused" if used[number] else "not fused", times[0],
-                         "not fused" if used[number] else "fused", times[1])  # fmt: skip
-            if times is not None and times[1] < times[0]:
+                         "fused" if used[number] else "not fused", medians[0],
+                         "not fused" if used[number] else "fused", medians[1])  # fmt: skip
+            if times is not None and all(after < before for before, after in times):
                 shutil.rmtree(best)
                 other.rename(best)
                 continue

@@ -78,7 +78,7 @@ class CpuMachine:
         # our thread is not pinned: the threads that peers make would inherit its one core
         return Session(path, pin=False)
 
-    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> tuple[float, ...]:
+    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> list[tuple[float, ...]]:
         return called_in_turns(artifacts, self.open, feeds)
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:

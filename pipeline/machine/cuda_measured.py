@@ -30,7 +30,7 @@ class MeasuredCuda(CudaMachine):
     def open(self, path: Path) -> CudaSession:
         return CudaSession(path)
 
-    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> tuple[float, ...]:
+    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> list[tuple[float, ...]]:
         return called_in_turns(artifacts, self.open, feeds)
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:

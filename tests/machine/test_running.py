@@ -37,5 +37,5 @@ def test_each_load_of_the_modules_gives_a_time_of_each_and_is_closed() -> None:
 
     paths = (Path("slow"), Path("quick"))
     found = called_in_turns(paths, load, {"x": np.zeros(1)}, seconds=0.06)
-    assert len(found) == LOADS and all(slow > quick for slow, quick in found)
+    assert len(found) == LOADS and all(slow >= 2.0 for slow, _ in found)
     assert [path for path, _ in loaded] == [*paths] * LOADS and all(one.closed for _, one in loaded)

@@ -27,6 +27,7 @@ from pipeline.machine.cpu import CpuMachine
 from pipeline.machine.cuda_measured import MeasuredCuda
 from pipeline.machine.cuda_predicted import PredictedCuda
 from pipeline.machine.machine import VERSION, Feeds, Machine
+from pipeline.machine.module_choice import fastest_module
 from pipeline.measurement.host import memory_of_host
 from pipeline.measurement.protocol import Builder, Runner
 from pipeline.measurement.task_reference import task_reference
@@ -54,8 +55,6 @@ from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import Limits
 
 log = logging.getLogger("pipeline")
-
-TRIES = 6  # other choices between fused kernels and what they replace for which a module is made and called
 
 
 def run(config: Config, run_folder: Path) -> Summary:
@@ -92,7 +91,13 @@ class Run:
             tuner, kernels = self._tuned(both, machine, store, outcome.interrupted)
         provenance = {"workload": described, "seed": self.config.seed, "compiler": machine.compiler}
         feeds = inputs(model, self.config.seed)
-        artifact = self._fastest(graph, both, kernels, machine, provenance, feeds)
+
+        def make(name: str) -> Path:
+            parts, states = both.decided()
+            own = [kernels[state.task.key].kernel for state in states]
+            return machine.save(assemble(graph, parts, own, machine.target, provenance), self.folder / name)
+
+        artifact = fastest_module(both, kernels.keys(), make, machine, feeds)
         peer_model = self._peer_model(model, feeds)
         with machine.open(artifact) as module:
             memory = module.memory
@@ -230,53 +235,13 @@ class Run:
             tuner.finish()
             kernels: dict[str, Chosen] = {}
             both.confirm(stream(config.seed, "full extents"))
-            for factors in ({}, *({state: factor} for state, factor in both.near()[:TRIES])):
+            for factors in ({}, *({state: factor} for state, factor in both.near())):
                 both.factors = factors
                 both.confirm(stream(config.seed, "full extents"))
                 for state in both.decided()[1]:
                     kernels[state.task.key] = self._chosen(tuner, state)
             both.factors = {}
         return tuner, kernels
-
-    def _fastest(
-        self, graph: Graph, both: Contest, kernels: Mapping[str, Chosen], machine: Machine,
-        provenance: dict[str, Any], feeds: Feeds,
-    ) -> Path:  # fmt: skip
-        """The module. Where a fused kernel is about as fast as the tasks that it replaces, modules with it and without
-        are called in turns: alone, a task finds in its caches what in a module comes from memory."""
-
-        def module(name: str) -> Path:
-            parts, states = both.decided()
-            own = [kernels[state.task.key].kernel for state in states]
-            return machine.save(assemble(graph, parts, own, machine.target, provenance), self.folder / name)
-
-        best = module("artifact")
-        for number, factor in both.near()[:TRIES]:
-            before, used = both.factors, both.chosen_uses()
-            both.factors = {**before, number: factor}
-            if both.chosen_uses() == used or any(state.task.key not in kernels for state in both.decided()[1]):
-                both.factors = before
-                continue
-            other = module("artifact_other")
-            try:
-                times = machine.in_turns((best, other), feeds)
-            except KeyboardInterrupt:
-                log.warning("interrupted: other choices of fused kernels are not tried")
-                times = None
-            if times is not None:
-                name, medians = both.states[number].task.name, np.median(times, axis=0)
-                log.info("%s %s: %.4g ms, %s: %.4g ms (whole modules, called in turns)", name,
-                         "fused" if used[number] else "not fused", medians[0],
-                         "not fused" if used[number] else "fused", medians[1])  # fmt: skip
-            if times is not None and all(after < before for before, after in times):
-                shutil.rmtree(best)
-                other.rename(best)
-                continue
-            shutil.rmtree(other)
-            both.factors = before
-            if times is None:
-                break
-        return best
 
     def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
         chosen = tuner.chosen(state)

@@ -26,6 +26,7 @@ log = logging.getLogger("pipeline")
 # What the time of an alternative counts where the other choice is looked at: so much may the noise of two measurements
 # be, and what differs in a module, where tasks find in memory what they find in caches where they are timed alone.
 LESS, MORE = 0.95, 1.03
+NEAR = 6  # other choices that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Contest:
                 other = replace(self, factors={**self.factors, number: factor})
                 if other.chosen_uses().get(number, 0) != used.get(number, 0):
                     found.append((abs(math.log(seconds / self.ordinary_seconds(entrant))), number, factor))
-        return [(number, factor) for _, number, factor in sorted(found)]
+        return [(number, factor) for _, number, factor in sorted(found)][:NEAR]
 
     def winners(self) -> list[tuple[Entrant, int]]:
         """The alternatives that are in the module, each with the number of the µGraph that its kernel comes from."""

@@ -126,6 +126,7 @@ def _checked(returned: tuple[Any, ...]) -> Any:
 
 
 def _read(size_of: Any, read: Any, program: Any) -> bytes:
-    buffer = b" " * _checked(size_of(program))
+    size = _checked(size_of(program))
+    buffer = b" " * (size + 2)  # it is written into: bytes of one or none are the same object everywhere in Python
     _checked(read(program, buffer))
-    return buffer
+    return buffer[:size]

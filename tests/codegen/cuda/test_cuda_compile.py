@@ -72,6 +72,13 @@ def test_the_intermediate_text_shows_the_instructions() -> None:
     assert "cvt.rn.bf16.f32" not in compile_ptx(SCALE, "sm_75")
 
 
+def test_an_empty_log_is_not_read_into_bytes_that_all_of_python_shares() -> None:
+    """b" " is one object: a log of one byte, the zero at its end, once made it a zero in the whole process."""
+    for _ in range(2):
+        assert compile_ptx(SCALE, "sm_80")
+    assert [(32).to_bytes(1, "little")[0], *b"a b"[1:2]] == [32, 32]
+
+
 def test_the_log_is_in_the_error_of_a_wrong_source() -> None:
     with pytest.raises(CodegenError, match=r"kernel.cu.1.: error: expected an expression"):
         compile_source("int x = ;", "sm_80")

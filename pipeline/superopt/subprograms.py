@@ -105,11 +105,8 @@ def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits |
             replaced.append(chosen)
     made = []
     for task, uses, replaced in found.values():
-        ordinary, fused = 0.0, roofline.fused(task)
-        for number in replaced[0]:
-            share = 1.0 if parts.instances[number].output == uses[0].output else (
-                len(readers[number] & set(replaced[0])) / max(1, len(readers[number])))  # fmt: skip
-            ordinary += share * seconds[parts.instances[number].task]
+        shares, fused = _shares(parts, uses[0].output, replaced[0], readers), roofline.fused(task)
+        ordinary = sum(share * seconds[parts.instances[number].task] for number, share in shares.items())
         spec = specify(task.graph, task.constants) if fused < ordinary else None
         if isinstance(spec, Spec):
             made.append(Subprogram(task, spec, tuple(uses), tuple(replaced), fused, ordinary, roofline.chained(task)))
@@ -123,6 +120,16 @@ def _whole_first(ranked: Sequence[Subprogram]) -> list[Subprogram]:
         for other in (*sorted(wholes, key=lambda whole: -whole.saved), one):
             done.setdefault(other.task.key, other)
     return list(done.values())
+
+
+def _shares(parts: Partition, output: int, replaced: Sequence[int], readers: Sequence[set[int]]) -> dict[int, float]:
+    """How much of each instance falls away where these are replaced: all of the last one, of the others what those of
+    their readers fall away. What others still read is computed all the same, and so is what leads to it."""
+    shares: dict[int, float] = {}
+    for number in sorted(replaced, reverse=True):  # readers have larger numbers
+        own = sum(shares.get(reader, 0.0) for reader in readers[number])
+        shares[number] = 1.0 if parts.instances[number].output == output else own / max(1, len(readers[number]))
+    return shares
 
 
 def _readers(graph: Graph, parts: Partition) -> list[set[int]]:

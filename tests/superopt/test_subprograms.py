@@ -82,6 +82,18 @@ def test_a_normalisation_goes_into_each_product_that_reads_it() -> None:
     agrees(fused.task.graph, fused.spec)
 
 
+def test_what_others_read_too_is_not_counted_as_saved_nor_what_leads_to_it() -> None:
+    """Two products and a normalisation, then one of several that read it: each would have to compute all that again."""
+    b = GraphBuilder()
+    x = b.input("x", (64, 64), "float32")
+    hidden = b.elementwise("tanh", b.matmul(x, b.constant(np.full((64, 256), 0.5, np.float32))))
+    state = b.normalize(b.matmul(hidden, b.constant(np.full((256, 64), 0.5, np.float32))), [-1], 1e-5)
+    ends = [b.matmul(state, b.constant(np.full((64, 64), float(i + 1), np.float32))) for i in range(4)]
+    subs = found(b.finish([(f"y{i}", one) for i, one in enumerate(ends)]), Limits(count=1000))
+    chains = [one for one in subs if operations(one).count("product") == 3]
+    assert not chains and any(operations(one).count("product") == 2 for one in subs)
+
+
 def test_a_gated_product_shares_the_axes_of_what_both_read() -> None:
     b = GraphBuilder()
     x = b.input("x", (8, 64), "float32")

@@ -35,7 +35,8 @@ from rules.schedule.gpu_lane import vector_widths
 from rules.schedule.scheduled import is_row_reduction, is_scheduled
 
 LANES = 32
-SHORTEST = 16  # terms of a row for which lanes pay
+SHORTEST = 16  # terms of a row for which lanes pay where it is reduced once
+SHORT = 2  # and where it is reduced again, which would take a kernel for each time
 WARPS = (1, 2, 4, 8, 16, 32)
 HELD = 128  # registers of a thread for what it keeps of a row
 
@@ -77,7 +78,7 @@ def _together(sketch: Sketch, every: list[Block], gpu: Gpu) -> list[Sketch]:
     rank = ranks.pop()
     if rank == 0 or any(sum(it.kind == "spatial" for it in found.iters) < rank for found in every):
         return []
-    if max(_last(found) for found in reductions) < SHORTEST:
+    if max(_last(found) for found in reductions) < (SHORTEST if len(reductions) == 1 else SHORT):
         return []
     several = any(it.extent.value > 1 for it in every[-1].iters[:rank])
     names = [found.name for found in every]

@@ -67,8 +67,16 @@ def test_no_candidate_exceeds_a_limit(make: object, columns: int) -> None:
             assert all(demand.threads % 32 == 0 for demand in demands(candidate))
 
 
+@pytest.mark.parametrize("columns", [2, 7, 15])
+@pytest.mark.parametrize("make", [small.softmax, small.layer_norm])
+def test_short_rows_that_are_reduced_more_than_once_are_one_kernel_all_the_same(make: object, columns: int) -> None:
+    made = generate(lowered(make(33, columns)), RULES, a100())  # type: ignore[operator]
+    assert any(len(sketch.program.body.body) == 1 for sketch in made)
+    right(lowered(make(33, columns)), RULES, samples=1)  # type: ignore[operator]
+
+
 def test_short_rows_and_columns_are_left_to_other_rules() -> None:
-    for graph in (small.softmax(40, 7), small.sum_over(0, 40, 70), small.elementwise(), small.product()):
+    for graph in (small.sum_over(1, 40, 7), small.sum_over(0, 40, 70), small.elementwise(), small.product()):
         assert small.says_nothing(GpuRowReduction(), lowered(graph), a100())
 
 

@@ -153,8 +153,9 @@ class Run:
     def _rules(self) -> list[Rule]:
         config = self.config
         return [
-            self._part(Rule, component, f"rules.schedule[{number}]")
-            for number, component in enumerate((*config.rules.schedule, *config.rules.extra))
+            self._part(Rule, component, f"rules.{key}[{number}]")
+            for key, given in (("schedule", config.rules.schedule), ("extra", config.rules.extra))
+            for number, component in enumerate(given)
         ]
 
     def _sketches(self, parts: Partition, machine: Machine, rules: Sequence[Rule]) -> list[tuple[Sketch, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,14 @@ from pipeline.codegen.cuda.execute_machine import whole_grid
 from pipeline.codegen.cuda.execution import Execution
 from pipeline.codegen.cuda.expected_writes import expected_writes, forgotten
 from pipeline.codegen.cuda.kernel import CudaSource
-from pipeline.codegen.cuda.sample_blocks import grid_axes, sample_blocks
+from pipeline.codegen.cuda.sample_blocks import GridAxes, grid_axes, sample_blocks
 from pipeline.ir.program import Program
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.host import detect_host
 from pipeline.measurement.protocol import Case, Reference
 from pipeline.measurement.reference_files import ReferenceFiles, read
 
+Chosen = list[tuple[Block, ...] | None]  # of each launch the blocks that are run at least; None: all
 WHOLE_SECONDS = 0.2  # a launch that takes no longer than this is not sampled
 MORE_CASES_SECONDS = 1.0  # what the first case took: below it the others are run too
 
@@ -65,12 +67,13 @@ def check_kernel(job: CheckJob) -> CheckResult:
     if not _LAST or _LAST[0][0] != job.reference.task_id:
         _LAST[:] = [(job.reference.task_id, read(job.reference))]
     reference = _LAST[0][1]
+    chosen = _chosen(job)
     absolute = relative = tolerance = 0.0
     for number, case in enumerate(reference.cases):
         if number and time.perf_counter() - start > MORE_CASES_SECONDS:
             break
-        execution = _executed(job, reference, case)
-        left_out = None if execution.whole else _left_out(job, execution)
+        execution = _executed(job, reference, case, chosen)
+        left_out = None if execution.whole else _left_out(job, execution, chosen)
         verdict = check_outputs(execution, case.expected, case.tolerance)
         if verdict.max_absolute >= absolute:
             absolute, tolerance = verdict.max_absolute, verdict.tolerance
@@ -81,31 +84,42 @@ def check_kernel(job: CheckJob) -> CheckResult:
     return CheckResult(None, absolute, relative, tolerance, time.perf_counter() - start)
 
 
-def _executed(job: CheckJob, reference: Reference, case: Case) -> Execution:
+def _executed(job: CheckJob, reference: Reference, case: Case, chosen: Chosen) -> Execution:
     arrays = {**reference.constants, **case.inputs}
     if find_compiler() is None:
         return execute_by_llvm(job.program, arrays, detect_host())
-    chosen = dict(zip(job.source.launches, _chosen(job), strict=True))
+    blocks = dict(zip(job.source.launches, chosen, strict=True))
     return execute(
-        job.source, arrays, blocks=chosen.__getitem__, count=False, whole_seconds=WHOLE_SECONDS,
+        job.source, arrays, blocks=blocks.__getitem__, count=False, whole_seconds=WHOLE_SECONDS,
         workspaces=workspaces_by_llvm(job.program, arrays, detect_host()),
     )  # fmt: skip
 
 
-def _chosen(job: CheckJob) -> list[tuple[Block, ...] | None]:
+def _chosen(job: CheckJob) -> Chosen:
     """The blocks of each launch that are run at least; None: all."""
     axes = grid_axes(job.program, job.source.launches)
     return [
-        sample_blocks(launch, each, limit=job.blocks) for launch, each in zip(job.source.launches, axes, strict=True)
+        sample_blocks(launch, each, limit=job.blocks, idle=_idle(job.program, region, each))
+        for region, (launch, each) in enumerate(zip(job.source.launches, axes, strict=True))
     ]
 
 
-def _left_out(job: CheckJob, execution: Execution) -> str | None:
+def _idle(program: Program, region: int, axes: GridAxes | None) -> Callable[[Block], bool]:
+    """Whether a block of a region gives nothing to any output, where its first block does."""
+
+    def writes(block: Block) -> bool:
+        found = expected_writes(program, region, np.array([block]))
+        return found is None or any(mask.any() for mask in found.values())
+
+    return (lambda block: not writes(block)) if axes is not None and writes((0, 0, 0)) else (lambda block: False)
+
+
+def _left_out(job: CheckJob, execution: Execution, chosen: Chosen) -> str | None:
     """What is wrong where the chosen blocks did not write what the program gives them; None where that is not known."""
     if None in grid_axes(job.program, job.source.launches):
         return None
     expected: dict[str, np.ndarray[Any, Any]] = {}
-    for region, (launch, blocks) in enumerate(zip(job.source.launches, _chosen(job), strict=True)):
+    for region, (launch, blocks) in enumerate(zip(job.source.launches, chosen, strict=True)):
         found = expected_writes(job.program, region, whole_grid(launch) if blocks is None else np.array(blocks))
         if found is None:
             return None

@@ -16,6 +16,8 @@ from pipeline.codegen.kernel import Kernel
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.program import Program
+from pipeline.ir.program_parse import from_text
+from pipeline.ir.program_text import to_text
 from pipeline.measurement import cuda_check
 from pipeline.measurement.cuda_check import CheckJob
 from pipeline.measurement.cuda_predicted import PredictedRunner, allotted, too_many_registers
@@ -133,6 +135,19 @@ def test_an_element_that_a_sampled_block_forgets_is_seen(
     failure = cuda_check.check_kernel(job).failure
     assert (failure is not None) == forgets
     assert failure is None or "that the blocks have to write were not, such as [0, 3]" in failure.detail
+
+
+@COMPILER
+def test_the_last_row_is_in_the_sample_where_the_last_blocks_of_the_grid_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """43 rows in groups of four blocks: the last block of the last group has nothing to do."""
+    monkeypatch.setattr(cuda_check, "WHOLE_SECONDS", 0.0)
+    text = to_text(program(43)).replace("for add3_s0 in blockIdx.x(43)", "for g, r in blockIdx.x(11, 4)")
+    grouped = from_text(text.replace("= add3_s0", "= g * 4 + r"))
+    cuda_check.set_up(None)
+    job = CheckJob(emit_kernel(grouped, TARGET), grouped, write(reference(1, 43), tmp_path / "reference"), 8)
+    assert cuda_check.check_kernel(job).failure is None
 
 
 def test_a_failure_of_the_builder_stays_what_it_is(runner: PredictedRunner) -> None:

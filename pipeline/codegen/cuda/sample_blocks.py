@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -12,17 +12,21 @@ from pipeline.codegen.cuda.kernel import Launch
 from pipeline.ir.lockstep import BLOCKS
 from pipeline.ir.program import Loop, Program, Stmt, walk
 
+STEPS = 16  # from a corner back to a block that does something, along one axis
 GridAxes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # the extents fused along x, y and z, last fastest
 
 
 def sample_blocks(
-    launch: Launch, axes: GridAxes | None = None, *, limit: int = 12, inside: int = 4, seed: int = 0
-) -> tuple[tuple[int, int, int], ...] | None:
+    launch: Launch, axes: GridAxes | None = None, *, limit: int = 12, inside: int = 4, seed: int = 0,
+    idle: Callable[[tuple[int, int, int]], bool] = lambda block: False,
+) -> tuple[tuple[int, int, int], ...] | None:  # fmt: skip
     """At most `limit` blocks, or None where the grid has no more than that: all of them. `inside` of them are neither
     corners nor tails, where there are such.
 
     axes  what is fused along x, y and z of the grid (`grid_axes`): a tail of each axis is in the sample then. Without
           them each dimension of the grid is taken for one axis
+    idle  of a block, whether it stores nothing: the last blocks of a grid whose order is changed may have no work, and
+          a corner is the last one that has
     """
     if math.prod(launch.grid) <= limit:
         return None
@@ -31,7 +35,8 @@ def sample_blocks(
     chosen: dict[tuple[int, ...], None] = {}
     room = max(2, limit - inside)
     for point in itertools.islice(_corners(extents, room), room):
-        chosen.setdefault(point)
+        before = (other for other in _before(point) if not idle(_block(other, dims)))
+        chosen.setdefault(next(before, point))
     rng = np.random.default_rng(seed)
     most = min(limit, len(chosen) + inside)
     for _ in range(4 * limit):
@@ -78,6 +83,14 @@ def _corners(extents: tuple[int, ...], limit: int) -> Iterator[tuple[int, ...]]:
         yield (*first[:axis], last[axis], *first[axis + 1 :])
     for axis in long:
         yield (*last[:axis], 0, *last[axis + 1 :])
+
+
+def _before(point: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The point, then those before it along one axis, the last axis first."""
+    yield point
+    for axis in reversed(range(len(point))):
+        for value in range(point[axis] - 1, max(-1, point[axis] - 1 - STEPS), -1):
+            yield (*point[:axis], value, *point[axis + 1 :])
 
 
 def _block(point: Sequence[int], dims: Sequence[Sequence[int]]) -> tuple[int, int, int]:

@@ -38,6 +38,25 @@ def test_axes_that_are_fused_have_their_tails_in_the_sample() -> None:
         assert {0, extent - 1} <= {point[axis] for point in split}
 
 
+def test_a_corner_without_work_gives_its_place_to_the_last_block_before_it_that_has_some() -> None:
+    """Eleven rows of blocks in groups of four: the last group has three."""
+    axes = ((3, 8, 4), (1,), (1,))
+
+    def row(block: tuple[int, int, int]) -> int:
+        return block[0] // 32 * 4 + block[0] % 4
+
+    found = sample_blocks(launch(96, 1, 1), axes, idle=lambda block: row(block) >= 11)
+    assert found is not None and len(found) <= 12
+    assert {0, 10} <= {row(block) for block in found}
+    ends = {(row(block), block[0] // 4 % 8) for block in found}
+    assert {(0, 0), (0, 7), (10, 0), (10, 7)} <= ends
+    assert 10 not in {row(block) for block in sample_blocks(launch(96, 1, 1), axes) or ()}
+
+
+def test_a_grid_without_any_work_is_sampled_all_the_same() -> None:
+    assert sample_blocks(launch(100, 1, 1), idle=lambda block: True) == sample_blocks(launch(100, 1, 1))
+
+
 def test_many_fused_axes_keep_to_the_limit() -> None:
     axes = ((2, 3, 2), (3, 2), (2, 2))
     found = sample_blocks(launch(12, 6, 4), axes, limit=12)

@@ -88,7 +88,7 @@ class Run:
             sketches = self._sketches(ordinary, machine, rules)
             outcome = self._superoptimized(graph, ordinary, machine, rules, store)
             both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
-            tuner, kernels = self._tuned(both, machine, store, outcome.interrupted)
+            tuner, near, kernels = self._tuned(both, machine, store, outcome.interrupted)
         provenance = {"workload": described, "seed": self.config.seed, "compiler": machine.compiler}
         feeds = inputs(model, self.config.seed)
 
@@ -97,7 +97,7 @@ class Run:
             own = [kernels[state.task.key].kernel for state in states]
             return machine.save(assemble(graph, parts, own, machine.target, provenance), self.folder / name)
 
-        artifact = fastest_module(both, kernels.keys(), make, machine, feeds)
+        artifact = fastest_module(both, near, kernels.keys(), make, machine, feeds)
         peer_model = self._peer_model(model, feeds)
         with machine.open(artifact) as module:
             memory = module.memory
@@ -199,9 +199,9 @@ class Run:
 
     def _tuned(
         self, both: Contest, machine: Machine, store: Store, interrupted: bool
-    ) -> tuple[Tuner, dict[str, Chosen]]:
-        """By the task's key a kernel for each task of the module, and of those about as fast: the best that was found
-        within the budget."""
+    ) -> tuple[Tuner, list[tuple[int, float]], dict[str, Chosen]]:
+        """The other choices that are near, where modules can be called to tell; and by the task's key a kernel for each
+        task of the module, and of those: the best that was found within the budget."""
         config, search, verification = self.config, self.config.search, self.config.verification
         parts = machine.parts(config.measurement)
         batch = min(search.batch, parts.batch or search.batch)
@@ -236,13 +236,14 @@ class Run:
             tuner.finish()
             kernels: dict[str, Chosen] = {}
             both.confirm(stream(config.seed, "full extents"))
-            for factors in ({}, *({state: factor} for state, factor in both.near())):
+            near = [] if machine.predicted else both.near()
+            for factors in ({}, *({state: factor} for state, factor in near)):
                 both.factors = factors
                 both.confirm(stream(config.seed, "full extents"))
                 for state in both.decided()[1]:
                     kernels[state.task.key] = self._chosen(tuner, state)
             both.factors = {}
-        return tuner, kernels
+        return tuner, near, kernels
 
     def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
         chosen = tuner.chosen(state)

@@ -16,7 +16,7 @@ import pytest
 from pipeline import engine
 from pipeline.config import parse
 from pipeline.errors import UserError
-from pipeline.machine import cpu
+from pipeline.machine import module_choice
 from pipeline.report.summary import Summary
 from pipeline.runtime.artifact import load_artifact
 from pipeline.runtime.session import Session
@@ -174,7 +174,7 @@ def called_as_if(monkeypatch: pytest.MonkeyPatch, times: list[tuple[float, float
 
     forced(monkeypatch, faster=False)
     monkeypatch.setattr(contest, "LESS", 1e-9)
-    monkeypatch.setattr(cpu, "called_in_turns", call)
+    monkeypatch.setattr(module_choice, "called_in_turns", call)
     return compared
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipeline.ir.graph import Graph
 from pipeline.ir.program import Program, blocks
 from pipeline.ir.target import Target
 from pipeline.machine.machine import VERSION, Feeds, Parts, Runnable
-from pipeline.machine.running import called_in_turns, time_runs, verified_by_running
+from pipeline.machine.running import time_runs, verified_by_running
 from pipeline.measurement.host import detect_host, fingerprint
 from pipeline.measurement.peak import Peak, measure_peak
 from pipeline.report.summary import KernelFacts, Latency
@@ -77,9 +77,6 @@ class CpuMachine:
     def open(self, path: Path) -> Session:
         # our thread is not pinned: the threads that peers make would inherit its one core
         return Session(path, pin=False)
-
-    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> list[tuple[float, ...]]:
-        return called_in_turns(artifacts, self.open, feeds)
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         return verified_by_running(self._config, model, module, feeds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.codegen.cuda.build import build_kernel
@@ -10,7 +9,7 @@ from pipeline.config import MeasurementSettings
 from pipeline.ir.graph import Graph
 from pipeline.machine.cuda import CudaMachine
 from pipeline.machine.machine import Feeds, Parts, Runnable
-from pipeline.machine.running import called_in_turns, verified_by_running
+from pipeline.machine.running import verified_by_running
 from pipeline.report.summary import Latency
 from pipeline.runtime.cuda_session import CudaSession
 from pipeline.space.partition import Partition
@@ -29,9 +28,6 @@ class MeasuredCuda(CudaMachine):
 
     def open(self, path: Path) -> CudaSession:
         return CudaSession(path)
-
-    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> list[tuple[float, ...]]:
-        return called_in_turns(artifacts, self.open, feeds)
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         return verified_by_running(self.config, model, module, feeds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.codegen.cuda.build import build_kernel
@@ -62,9 +61,6 @@ class PredictedCuda(CudaMachine):
 
     def open(self, path: Path) -> HostModule:
         return HostModule(load_cuda_artifact(path).plan)
-
-    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> None:
-        return None
 
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         assert isinstance(module, HostModule)

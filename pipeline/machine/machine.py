@@ -96,11 +96,6 @@ class Machine(Protocol):
         """The module of an artifact, ready to run or, where that cannot be, to be checked."""
         ...
 
-    def in_turns(self, artifacts: Sequence[Path], feeds: Feeds) -> list[tuple[float, ...]] | None:
-        """Milliseconds of a call of each of some modules, called in turns, once for each time that all of them were
-        loaded; None where none can be called."""
-        ...
-
     def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
         """The whole module against the model in float64. parts: the tasks of its calls, in order."""
         ...

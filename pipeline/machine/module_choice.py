@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.machine.machine import Feeds, Machine
+from pipeline.machine.running import called_in_turns
 from pipeline.search.contest import Contest
 
 log = logging.getLogger("pipeline")
 
 
 def fastest_module(
-    both: Contest, kernels: Collection[str], make: Callable[[str], Path], machine: Machine, feeds: Feeds
-) -> Path:
+    both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],
+    machine: Machine, feeds: Feeds,
+) -> Path:  # fmt: skip
     """The module of the choice that kernels alone have led to, or of another one that is near, if its calls take less
     time: alone, a task finds in its caches what in a module comes from memory.
 
     both     holds the choice, at the end that of the module
+    near     the other choices that are looked at: see `Contest.near`
     kernels  the keys of the tasks that have one
     make     writes the module of the choice that is held, in a folder of that name
     """
     best = make("artifact")
-    for number, factor in both.near():
+    for number, factor in near:
         before, used = both.factors, both.chosen_uses()
         both.factors = {**before, number: factor}
         if both.chosen_uses() == used or any(state.task.key not in kernels for state in both.decided()[1]):
@@ -34,20 +37,19 @@ def fastest_module(
             continue
         other = make("artifact_other")
         try:
-            times = machine.in_turns((best, other), feeds)
+            times = called_in_turns((best, other), machine.open, feeds)
         except KeyboardInterrupt:
             log.warning("interrupted: other choices of fused kernels are not tried")
-            times = None
-        if times is not None:
-            ways = ("fused", "not fused") if used[number] else ("not fused", "fused")
-            said = [f"{way}: {ms:.4g} ms" for way, ms in zip(ways, np.median(times, axis=0), strict=True)]
-            log.info("%s %s (whole modules, called in turns)", both.states[number].task.name, ", ".join(said))
-        if times is not None and all(after < earlier for earlier, after in times):
+            shutil.rmtree(other)
+            both.factors = before
+            break
+        ways = ("fused", "not fused") if used[number] else ("not fused", "fused")
+        said = [f"{way}: {ms:.4g} ms" for way, ms in zip(ways, np.median(times, axis=0), strict=True)]
+        log.info("%s %s (whole modules, called in turns)", both.states[number].task.name, ", ".join(said))
+        if all(after < earlier for earlier, after in times):
             shutil.rmtree(best)
             other.rename(best)
-            continue
-        shutil.rmtree(other)
-        both.factors = before
-        if times is None:
-            break
+        else:
+            shutil.rmtree(other)
+            both.factors = before
     return best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -107,11 +108,12 @@ def _chosen(job: CheckJob) -> Chosen:
 def _idle(program: Program, region: int, axes: GridAxes | None) -> Callable[[Block], bool]:
     """Whether a block of a region gives nothing to any output, where its first block does."""
 
+    @functools.cache
     def writes(block: Block) -> bool:
         found = expected_writes(program, region, np.array([block]))
         return found is None or any(mask.any() for mask in found.values())
 
-    return (lambda block: not writes(block)) if axes is not None and writes((0, 0, 0)) else (lambda block: False)
+    return lambda block: axes is not None and writes((0, 0, 0)) and not writes(block)
 
 
 def _left_out(job: CheckJob, execution: Execution, chosen: Chosen) -> str | None:

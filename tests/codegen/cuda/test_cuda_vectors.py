@@ -16,6 +16,8 @@ from pipeline.ir.program_parse import from_text
 from tests.codegen.cuda.gpu_runs import run_on_host
 from tests.codegen.cuda.gpu_targets import gpu_target
 
+COMPILER = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+
 LANES = Lanes("v", 4)
 LANE, OUTER = Var("v"), Var("i")
 
@@ -133,7 +135,7 @@ def test_a_guard_that_all_lanes_share_guards_the_vector() -> None:
     assert "ms::load" not in text
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+@COMPILER
 @pytest.mark.parametrize("columns", [256, 254, 250, 36, 33, 4, 2, 1])
 @pytest.mark.parametrize("value", ["x[r, c] + 1.0:float32", "guard(c < 30, x[r, c], 0.0:float32)", "x[r, c]"])
 def test_ragged_rows_are_copied_to_their_end_and_no_further(columns: int, value: str) -> None:
@@ -143,7 +145,7 @@ def test_ragged_rows_are_copied_to_their_end_and_no_further(columns: int, value:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+@COMPILER
 @pytest.mark.parametrize(("place", "width"), [("padded(4)", 4), ("padded(2)", 2), ("swizzled", 4), ("padded(1)", 0)])
 def test_shared_rows_may_be_padded_and_swizzled(place: str, width: int) -> None:
     program = from_text(f"""
@@ -172,7 +174,7 @@ program turn():
     np.testing.assert_array_equal(run_on_host(program, {"x": x}, compiled=True)["y"], x.T)
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+@COMPILER
 def test_every_piece_of_a_row_is_swizzled_on_its_own() -> None:
     program = from_text("""
 program widen():
@@ -202,7 +204,7 @@ program widen():
     np.testing.assert_array_equal(got, interpret(program, {"x": x})["y"])
 
 
-@pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
+@COMPILER
 def test_only_conditions_that_others_imply_are_left_out() -> None:
     program = from_text("""
 program tails():

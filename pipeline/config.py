@@ -233,6 +233,7 @@ class SuperoptSettings(Settings):
                  it goes on as long as there is time
     tests        over finite fields that a µGraph must pass
     algebra      the axioms that the search prunes by
+    rewrites     graph rules that make fewer kernels of a graph, each used where the roofline gains
     """
 
     enabled: bool
@@ -245,6 +246,7 @@ class SuperoptSettings(Settings):
     patience: PositiveInt | None
     tests: PositiveInt
     algebra: Component
+    rewrites: tuple[Component, ...]
 
 
 class SearchSettings(Settings):
@@ -381,6 +383,7 @@ class Config(Settings):
             *(Part(f"rules.graph[{i}]", rule) for i, rule in enumerate(self.rules.graph)),
             *(Part(f"rules.extra[{i}]", rule) for i, rule in enumerate(self.rules.extra)),
             Part("superopt.algebra", self.superopt.algebra),
+            *(Part(f"superopt.rewrites[{i}]", rule) for i, rule in enumerate(self.superopt.rewrites)),
             Part("search.strategy", self.search.strategy),
             Part("cost_model", self.cost_model, COST_MODEL_IS_GIVEN),
             Part("measurement.builder", self.measurement.builder, BUILDER_IS_GIVEN),

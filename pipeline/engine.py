@@ -7,6 +7,8 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ from pipeline.space.lower import lower
 from pipeline.space.partition import Partition, partition
 from pipeline.store.store import Store
 from pipeline.superopt.enumeration.searching import Algebra, Searching
+from pipeline.superopt.rewrites import Change, Rewrite, rewritten_where_faster
 from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import Limits
 
@@ -76,7 +79,7 @@ class Run:
             described += f", products of {self.config.precision}"
         refuse_too_large(model, memory_of_host())
         machine = machine_of(self.config)
-        graph = self._rewritten(model)
+        graph, rewrites = self._rewritten(model, machine)
         machine.refuse_too_large(graph)
         ordinary = partition(graph)
         log.info(
@@ -87,6 +90,7 @@ class Run:
         with Store(self.config.store.url) as store:
             sketches = self._sketches(ordinary, machine, rules)
             outcome = self._superoptimized(graph, ordinary, machine, rules, store)
+            outcome = replace(outcome, rewrites=rewrites)
             both = contest(graph, ordinary, sketches, outcome.alternatives, machine.target)
             tuner, near, kernels = self._tuned(both, machine, store, outcome.interrupted)
         provenance = {"workload": described, "seed": self.config.seed, "compiler": machine.compiler}
@@ -144,11 +148,30 @@ class Run:
                 todo="Choose float32, float16 or bfloat16",
             ) from error
 
-    def _rewritten(self, graph: Graph) -> Graph:
-        for number, component in enumerate(self.config.rules.graph):
-            rule: GraphRule = self._part(GraphRule, component, f"rules.graph[{number}]")
-            graph = rewritten(rule, graph, f"rules.graph[{number}]")
-        return graph
+    def _rewritten(self, graph: Graph, machine: Machine) -> tuple[Graph, tuple[Rewrite, ...]]:
+        """After the rules that every graph goes through, and those of the superoptimizer that save time."""
+        settings = self.config.superopt
+        rules = self._graph_rules(self.config.rules.graph, "rules.graph")
+
+        def ordinary(graph: Graph) -> Graph:
+            for _, rule in rules:
+                graph = rule(graph)
+            return graph
+
+        graph = ordinary(graph)
+        if not settings.enabled:
+            return graph, ()
+        own = self._graph_rules(settings.rewrites, "superopt.rewrites")
+        return rewritten_where_faster(graph, own, ordinary, machine.target)
+
+    def _graph_rules(self, components: Sequence[Component], key: str) -> list[tuple[str, Change]]:
+        """Each with the name of its class."""
+        made: list[tuple[str, Change]] = []
+        for number, component in enumerate(components):
+            where = f"{key}[{number}]"
+            rule: GraphRule = self._part(GraphRule, component, where)
+            made.append((type(rule).__name__, partial(rewritten, rule, where=where)))
+        return made
 
     def _rules(self) -> list[Rule]:
         config = self.config

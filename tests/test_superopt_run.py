@@ -28,6 +28,10 @@ Run = Callable[..., Summary]
 
 NORMALISED = ("+workload=rmsnorm_linear", "workload.rows=4", "workload.hidden=64", "workload.outputs=48")
 ATTENTION = ("+workload=attention", "workload.heads=2", "workload.queries=12", "workload.dim=8")
+TRANSFORMER = (
+    "+workload=bert", "workload.layers=1", "workload.hidden=16", "workload.heads=2", "workload.intermediate=24",
+    "workload.vocabulary=11", "workload.positions=9", "workload.sequence=5",
+)  # fmt: skip
 FEW = ("search.trials=12", "search.batch=2", "superopt.seconds=4.0", "superopt.workers=1")
 
 
@@ -117,6 +121,22 @@ def test_a_second_run_searches_nothing_and_measures_nothing(here: Run, tmp_path:
     assert [graph.trials for one in second.superopt.subprograms for graph in one.graphs] == [
         graph.trials for one in first.superopt.subprograms for graph in one.graphs
     ]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_queries_keys_and_values_of_a_model_are_one_product_where_the_superoptimizer_is_on(
+    on: bool, here: Run, tmp_path: Path
+) -> None:
+    made = here(*TRANSFORMER, *FEW, "superopt.seconds=1.0", *([] if on else ["superopt=off"]))
+    assert (made.status, made.verified) == ("complete", True)
+    products = [task.name for task in made.tasks if task.name.startswith("contract_5x48x16")]
+    assert bool(products) is on
+    if on:
+        assert made.superopt is not None
+        (rewrite,) = made.superopt.rewrites
+        assert (rewrite.name, rewrite.used) == ("MergeProducts", True)
+        assert rewrite.kernels - rewrite.rewritten_kernels == 2
+        assert summary(tmp_path)["superopt"]["rewrites"][0]["used"]
 
 
 def test_off_there_is_no_search_and_no_section(here: Run, tmp_path: Path) -> None:
@@ -229,6 +249,8 @@ def test_a_search_that_breaks_costs_nothing_but_itself(
         ("superopt.algebra.without=[no-such-axiom]", "no-such-axiom"),
         ("+superopt.speed=3", r"superopt\.speed"),
         ("superopt.algebra._target_=os.system", r"superopt\.algebra.*outside"),
+        ("superopt.rewrites=[{_target_: rules.graph.none.None_}]", r"superopt\.rewrites\[0\]"),
+        ("superopt.rewrites=[{_target_: rules.graph.algebra.Algebra}]", r"superopt\.rewrites\[0\]"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_a_mistake_of_the_user(override: str, said: str, here: Run) -> None:

@@ -8,6 +8,7 @@ from html import escape
 from pipeline.errors import PipelineError
 from pipeline.report.mugraph_drawing import draw_svg
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
+from pipeline.report.superopt_report import rewrite_line
 from pipeline.superopt.mugraph.parse import from_text
 
 STYLE = """
@@ -22,12 +23,13 @@ figure { margin: 1em 0; overflow-x: auto } h2 { margin-top: 2em; border-top: 1px
 def page(workload: str, summary: SuperoptSummary) -> str:
     """The text of a self-contained HTML file."""
     gained = "" if summary.gained_ms is None else f" Together they save {summary.gained_ms:.4g} ms of kernel time."
+    rewrites = "".join(f"<p>{escape(rewrite_line(one))}.</p>\n" for one in summary.rewrites)
     body = "\n".join(part for one in summary.subprograms for part in _subprogram(one))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>µGraphs of {escape(workload)}</title>'
         f"<style>{STYLE}</style></head><body>\n<h1>µGraphs of {escape(workload)}</h1>\n"
         f"<p>{len(summary.subprograms)} subprograms, {summary.seconds:.1f} s of search.{gained}</p>\n"
-        f"{body}\n</body></html>\n"
+        f"{rewrites}{body}\n</body></html>\n"
     )
 
 

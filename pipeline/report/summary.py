@@ -151,12 +151,33 @@ class SubprogramSummary(_Part):
     reason: str
 
 
+class RewriteSummary(_Part):
+    """A rule that makes fewer kernels of the whole graph, used where the roofline finds that faster.
+
+    kernels, roofline_ms                      of the graph without it
+    rewritten_kernels, rewritten_roofline_ms  and with it
+    """
+
+    name: str
+    used: bool
+    kernels: int
+    rewritten_kernels: int
+    roofline_ms: float
+    rewritten_roofline_ms: float
+
+
 class SuperoptSummary(_Part):
-    """What the superoptimizer did. seconds: of the whole search · gained_ms: by what it found, of the kernels alone."""
+    """What the superoptimizer did.
+
+    seconds    of the whole search
+    gained_ms  by the fused kernels that it found, of the kernels alone
+    rewrites   of the whole graph that would have changed it
+    """
 
     seconds: float
     gained_ms: float | None
     subprograms: tuple[SubprogramSummary, ...]
+    rewrites: tuple[RewriteSummary, ...] = ()
 
 
 class Summary(_Part):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
+from pipeline.report.summary import MuGraphSummary, RewriteSummary, SubprogramSummary, SuperoptSummary
 from pipeline.search.contest import Contest, Entrant
 from pipeline.superopt.enumeration.finding import Finding
 from pipeline.superopt.mugraph.text import to_text
+from pipeline.superopt.rewrites import Rewrite
 from pipeline.superopt.spec_text import to_text as spec_text
 from pipeline.superopt.stage import Alternative, Outcome
 
@@ -40,8 +41,16 @@ def superopt_summary(outcome: Outcome, contest: Contest) -> SuperoptSummary:
     alone = contest.seconds([math.inf if state.optional else state.best for state in contest.states])
     gained = alone - contest.seconds(bests)
     return SuperoptSummary(
-        seconds=outcome.seconds, gained_ms=gained * 1e3 if math.isfinite(gained) else None, subprograms=subprograms
-    )
+        seconds=outcome.seconds, gained_ms=gained * 1e3 if math.isfinite(gained) else None, subprograms=subprograms,
+        rewrites=tuple(map(_rewrite, outcome.rewrites)),
+    )  # fmt: skip
+
+
+def _rewrite(one: Rewrite) -> RewriteSummary:
+    return RewriteSummary(
+        name=one.name, used=one.used, kernels=one.kernels, rewritten_kernels=one.rewritten_kernels,
+        roofline_ms=one.seconds * 1e3, rewritten_roofline_ms=one.rewritten_seconds * 1e3,
+    )  # fmt: skip
 
 
 def _subprogram(
@@ -102,9 +111,9 @@ def _reason(
 
 def subprogram_lines(summary: SuperoptSummary | None) -> list[str]:
     """The table at the end of a run: what was looked for, found and chosen."""
-    if summary is None or not summary.subprograms:
+    if summary is None:
         return []
-    lines = []
+    lines = [rewrite_line(one) for one in summary.rewrites]
     for one in summary.subprograms:
         if one.search_seconds is None and not one.graphs:
             continue
@@ -118,6 +127,13 @@ def subprogram_lines(summary: SuperoptSummary | None) -> list[str]:
     if skipped:
         lines.append(f"{skipped} further subprograms were not searched")
     return lines
+
+
+def rewrite_line(one: RewriteSummary) -> str:
+    """What a rewrite of the whole graph would make of it, and whether it was used."""
+    times = f"{one.rewritten_roofline_ms:.4g} ms at the roofline, {one.roofline_ms:.4g} ms without it"
+    mark = "used" if one.used else "not used"
+    return f"{one.name}: {one.rewritten_kernels} kernels in place of {one.kernels}; {mark}: {times}"
 
 
 def _searched(one: SubprogramSummary) -> str:

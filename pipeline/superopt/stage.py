@@ -20,6 +20,7 @@ from pipeline.superopt.enumeration.finding import Finding, from_json, to_json
 from pipeline.superopt.lowering.lower import lower_mugraph
 from pipeline.superopt.mugraph.graph import BlockGraph, MuGraph
 from pipeline.superopt.mugraph.text import to_text
+from pipeline.superopt.rewrites import Rewrite
 from pipeline.superopt.spec import Spec
 from pipeline.superopt.subprograms import Limits, Subprogram, subprograms
 
@@ -83,11 +84,15 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Alternatives in the order in which they were searched, the seconds of it all, and whether it was interrupted."""
+    """Alternatives in the order in which they were searched, the seconds of it all, and whether it was interrupted.
+
+    rewrites  of the whole graph that were looked at before
+    """
 
     alternatives: tuple[Alternative, ...] = ()
     seconds: float = 0.0
     interrupted: bool = False
+    rewrites: tuple[Rewrite, ...] = ()
 
 
 def look_for_alternatives(

@@ -15,6 +15,7 @@ from pipeline.report.superopt_report import outcome_lines, subprogram_lines, sup
 from pipeline.search.contest import Contest
 from pipeline.space.partition import partition
 from pipeline.superopt.mugraph.parse import from_text
+from pipeline.superopt.rewrites import Rewrite
 from pipeline.superopt.stage import Outcome, look_for_alternatives
 from tests.report.test_summary import SUMMARY
 from tests.search.contests import entered, measure
@@ -72,6 +73,15 @@ def test_a_kernel_that_is_not_used_says_why(seconds: tuple[float, ...], reason: 
     assert (one.chosen, one.reason) == (False, reason)
     assert summary.gained_ms == 0.0
     assert f"not used: {reason}" in subprogram_lines(summary)[0]
+
+
+@pytest.mark.parametrize(("seconds", "mark"), [(2e-3, "used: 2 ms"), (4e-3, "not used: 4 ms")])
+def test_a_rewrite_says_how_many_kernels_it_leaves_and_what_the_roofline_finds(seconds: float, mark: str) -> None:
+    outcome = Outcome(rewrites=(Rewrite("MergeProducts", 7, 5, 3e-3, seconds),))
+    summary = superopt_summary(outcome, entered())
+    said = f"MergeProducts: 5 kernels in place of 7; {mark} at the roofline, 3 ms without it"
+    assert subprogram_lines(summary) == [said]
+    assert said in page("gmm", summary)
 
 
 def test_a_kernel_whose_candidates_all_failed_says_of_what() -> None:

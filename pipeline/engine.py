@@ -274,8 +274,7 @@ class Run:
             raise PipelineError(
                 "no candidate of a task works",
                 where=state.task.name,
-                why="; ".join(dict.fromkeys(_last_line(detail) for detail in state.details[-9:]))
-                or "none was proposed",
+                why="; ".join(dict.fromkeys(state.complaints[-9:])) or "none was proposed",
                 todo="This is a defect of the code generator or of a rule: please report it with pipeline.log",
             )
         return chosen
@@ -387,10 +386,3 @@ def _shown(progress: Progress) -> Callable[[Report], None]:
 
 def _silent(report: Report) -> None:
     del report
-
-
-def _last_line(text: str) -> str:
-    """Of a traceback, what it says; the whole of it is in the store."""
-    kind, colon, rest = text.partition(": ")
-    lines = rest.strip().splitlines()
-    return f"{kind}{colon}{lines[-1].strip()}" if lines else text

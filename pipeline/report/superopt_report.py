@@ -98,7 +98,7 @@ def _reason(
     if not math.isfinite(fused):
         state = contest.states[entrant.state]
         failed = sum(state.failures.values())
-        return f"{failed} of its candidates failed: {state.details[-1].splitlines()[0]}" if failed else UNTUNED
+        return f"{failed} of its candidates failed: {state.complaints[-1]}" if failed else UNTUNED
     replaced = f"what it replaces {ordinary * 1e3:.4g} ms" if math.isfinite(ordinary) else "nothing else was measured"
     compared = f"{fused * 1e3:.4g} ms, and {replaced}"
     if used:

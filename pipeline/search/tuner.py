@@ -82,6 +82,16 @@ class TaskState:
         found = self.history.best()
         return found.seconds if found is not None and found.seconds is not None else float("inf")
 
+    @property
+    def complaints(self) -> list[str]:
+        """What its failed candidates said, in a line each; a traceback says it in its last one."""
+        made = []
+        for detail in self.details:
+            kind, _, said = detail.partition(": ")
+            lines = said.strip().splitlines() or [""]
+            made.append(f"{kind}: {lines[-1 if lines[0].startswith('Traceback') else 0].strip()}")
+        return made
+
     def note(self, seconds: float | None) -> None:
         """Remembers the first time that was measured, and which trial was the best; before it joins the history."""
         if seconds is not None and self.first_seconds is None:

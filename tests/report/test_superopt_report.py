@@ -87,7 +87,9 @@ def test_a_rewrite_says_how_many_kernels_it_leaves_and_what_the_roofline_finds(s
 def test_a_kernel_whose_candidates_all_failed_says_of_what() -> None:
     made = measured(4e-3, 3e-3, None)
     made.states[2].failures["wrong"] = 3
-    made.states[2].details.append("wrong: y[0] is 7\ntraceback")
+    made.states[2].details.append('memory: Traceback (most recent call last):\n  File "a.py"\nMemoryError: no room\n')
+    assert "failed: memory: MemoryError: no room" in told(made).subprograms[0].reason
+    made.states[2].details.append("wrong: y[0] is 7\nand more")
     (one,) = told(made).subprograms
     assert one.reason == "3 of its candidates failed: wrong: y[0] is 7"
 

@@ -309,8 +309,14 @@ class MeasurementSettings(Settings):
 
 
 class CodegenSettings(Settings):
-    """level: LLVM's optimization level · keep: the IR and assembly of the chosen kernels go to the run's folder."""
+    """How kernels become code.
 
+    kind    of the target that the code is for
+    level   LLVM's optimization level
+    keep    the IR and assembly of the chosen kernels go to the run's folder
+    """
+
+    kind: Literal["cpu", "cuda"]
     level: Literal[0, 1, 2, 3]
     keep: bool
 
@@ -407,6 +413,20 @@ def parse(data: Mapping[str, Any]) -> Config:
         config = Config.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise explain(error, Config) from error
+    _refuse_code_of_another_kind(config)
     for part in config.components():
         config.plugins.check(part.component, part.where, part.given)
     return config
+
+
+def _refuse_code_of_another_kind(config: Config) -> None:
+    """Raises a `ConfigError` where the code would be for another kind of target."""
+    made, target = config.codegen.kind, config.target.kind
+    if made != target:
+        kinds = {"cpu": "a CPU", "cuda": "a GPU"}
+        raise ConfigError(
+            f"the code would be for {kinds[made]}, and the target is {kinds[target]}",
+            where="codegen",
+            why=f"codegen.kind is '{made}' and target.kind is '{target}'",
+            todo="Leave codegen out, as each target brings its own: codegen=llvm for a CPU, codegen=cuda for a GPU",
+        )

@@ -22,6 +22,7 @@ FILES = sorted(path.relative_to(CONF) for path in CONF.rglob("*.yaml"))
 GROUPS = sorted({path.parts[0] for path in FILES if len(path.parts) > 1})
 CHOICES = [(path.parts[0], path.stem) for path in FILES if len(path.parts) == 2]
 ANY_WORKLOAD = "gmm"
+OF_ONE_KIND = ("target", "codegen")  # for a CPU, or for a GPU
 
 Compose = Callable[..., dict[str, Any]]
 Isolate = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -32,7 +33,7 @@ def isolated(plain: dict[str, Any]) -> Isolate:
     """All but one group replaced by trivial ones, so that a broken file fails the tests of its own group only."""
 
     def isolate(group: str, data: dict[str, Any]) -> dict[str, Any]:
-        return {**plain, group: data[group]}
+        return {**plain, **{one: data[one] for one in (OF_ONE_KIND if group in OF_ONE_KIND else (group,))}}
 
     return isolate
 
@@ -40,6 +41,8 @@ def isolated(plain: dict[str, Any]) -> Isolate:
 def override(group: str, name: str) -> list[str]:
     if group == "workload":
         return [f"+workload={name}"]
+    if (group, name) == ("codegen", "cuda"):
+        return [f"+workload={ANY_WORKLOAD}", "target=a100", "codegen=cuda"]
     return [f"+workload={ANY_WORKLOAD}", f"+{group}={name}" if group == "experiment" else f"{group}={name}"]
 
 

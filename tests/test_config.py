@@ -104,6 +104,21 @@ def test_an_architecture_that_there_is_no_code_for_is_named_with_those_that_ther
         parse(composed("+workload=gmm", "target=a100", f"target.arch={arch}"))
 
 
+@pytest.mark.parametrize("target", ["native", "avx2", "aarch64", "cuda", "a100"])
+@pytest.mark.parametrize("codegen", ["llvm", "cuda"])
+def test_code_for_another_kind_of_target_is_refused_with_the_choices(
+    target: str, codegen: str, composed: Callable[..., dict[str, Any]]
+) -> None:
+    asked = composed("+workload=gmm", f"target={target}", f"codegen={codegen}")
+    if (codegen == "cuda") == (target in ("cuda", "a100")):
+        parse(asked)
+        return
+    with pytest.raises(
+        ConfigError, match=r"^codegen: .* for a [CG]PU, .* is a [CG]PU.*codegen=llvm for a CPU, codegen="
+    ):
+        parse(asked)
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_87", "sm_90a", "sm_121"])
 def test_relatives_of_the_known_architectures_can_be_chosen(arch: str, composed: Callable[..., dict[str, Any]]) -> None:
     target = parse(composed("+workload=gmm", "target=a100", f"target.arch={arch}")).target.resolve()

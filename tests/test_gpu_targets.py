@@ -186,6 +186,7 @@ def composed_plain(composed: Any, plain: dict[str, Any]) -> Any:
     """A valid configuration with a GPU."""
 
     def with_gpu(name: str) -> dict[str, Any]:
-        return {**plain, "target": composed(f"target={name}")["target"]}
+        data = composed(f"target={name}")
+        return {**plain, "target": data["target"], "codegen": data["codegen"]}
 
     return with_gpu

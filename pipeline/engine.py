@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.codegen.assemble import assemble
 from pipeline.codegen.cuda.driver import why_absent
 from pipeline.config import Config
-from pipeline.errors import CheckError, ConfigError, PipelineError, UserError
+from pipeline.errors import CheckError, ConfigError, PipelineError, UserError, counted
 from pipeline.frontend.precision import in_precision
 from pipeline.frontend.workloads.inputs import inputs
 from pipeline.frontend.workloads.workload import Workload
@@ -83,8 +83,8 @@ class Run:
         machine.refuse_too_large(graph)
         ordinary = partition(graph)
         log.info(
-            "%s: %d operations, %d tasks, %d kernels",
-            described, len(graph.nodes), len(ordinary.tasks), len(ordinary.instances),
+            "%s: %s, %s, %s", described, counted(len(graph.nodes), "operations"),
+            counted(len(ordinary.tasks), "tasks"), counted(len(ordinary.instances), "kernels"),
         )  # fmt: skip
         rules = self._rules()
         with Store(self.config.store.url) as store:

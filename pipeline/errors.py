@@ -1,4 +1,4 @@
-"""The one error family: every error says what, where, why and what to do."""
+"""The one error family: every error says what, where, why and what to do; and how lists and counts are written."""
 
 from __future__ import annotations
 
@@ -55,3 +55,8 @@ class MeasureError(PipelineError):
 def listed(options: Iterable[object]) -> str:
     """The options of an error message, sorted, separated by commas."""
     return ", ".join(sorted(str(option) for option in options))
+
+
+def counted(count: int, nouns: str) -> str:
+    """A count and what is counted, given in the plural with -s: 1 task, 2 tasks."""
+    return f"{count} {nouns.removesuffix('s') if count == 1 else nouns}"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from pipeline.errors import counted
 from pipeline.report.summary import Machine, PeerSummary, Summary, TaskSummary
 from pipeline.report.superopt_report import subprogram_lines
 
@@ -22,7 +23,7 @@ class Progress:
 
     stream           where it is shown; None: nowhere
     trials, seconds  the budget; what is None has no limit
-    unit             what is counted
+    unit             what is counted, in the plural
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Progress:
     ) -> None:
         """Trials that have ended, the best time of the model so far, and what is being searched."""
         self._done = done
-        parts = [f"{done} {self._unit}" if self._trials is None else f"{done}/{self._trials} {self._unit}"]
+        parts = [counted(done, self._unit) if self._trials is None else f"{done}/{self._trials} {self._unit}"]
         if best_ms is not None:
             gain = f" ({untuned_ms / best_ms:.2f}x)" if untuned_ms and best_ms > 0 else ""
             parts.append(f"best {duration(best_ms / 1e3)}{gain}")
@@ -160,7 +161,7 @@ def summary_lines(summary: Summary) -> list[str]:
     failed = sum(summary.failed_candidates.values())
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary.failed_candidates.items()) if count)
     lines.append(
-        f"search: {summary.trials} trials in {duration(summary.tuning_seconds)}"
+        f"search: {counted(summary.trials, 'trials')} in {duration(summary.tuning_seconds)}"
         + (f", {failed} failed ({reasons})" if failed else "")
     )
     if summary.latency_ms is not None:
@@ -179,9 +180,9 @@ def summary_lines(summary: Summary) -> list[str]:
 
 def _limits(machine: Machine, gpu: bool) -> str:
     if gpu:
-        said = f"{machine.cores} multiprocessors, by its maker"
+        said = f"{counted(machine.cores, 'multiprocessors')}, by its maker"
     else:
-        said = f"{machine.cores} cores, {machine.vector_bits}-bit vectors, measured"
+        said = f"{counted(machine.cores, 'cores')}, {machine.vector_bits}-bit vectors, measured"
     return f"{said} {machine.peak_gflops:.0f} GFLOP/s and {machine.bandwidth_gbs:.0f} GB/s"
 
 

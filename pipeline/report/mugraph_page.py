@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, counted
 from pipeline.report.mugraph_drawing import draw_svg
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
 from pipeline.report.superopt_report import rewrite_line
@@ -28,7 +28,7 @@ def page(workload: str, summary: SuperoptSummary) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>µGraphs of {escape(workload)}</title>'
         f"<style>{STYLE}</style></head><body>\n<h1>µGraphs of {escape(workload)}</h1>\n"
-        f"<p>{len(summary.subprograms)} subprograms, {summary.seconds:.1f} s of search.{gained}</p>\n"
+        f"<p>{counted(len(summary.subprograms), 'subprograms')}, {summary.seconds:.1f} s of search.{gained}</p>\n"
         f"{rewrites}{body}\n</body></html>\n"
     )
 
@@ -55,7 +55,7 @@ def _subprogram(one: SubprogramSummary) -> Iterator[str]:
 def _graph(graph: MuGraphSummary, *, shown: bool) -> Iterator[str]:
     took = "not measured" if graph.latency_ms is None else f"{graph.latency_ms:.4g} ms measured"
     whole = ", one of them at its full extents" if graph.full else ""
-    bound = f"proven by {graph.tests + graph.full} tests{whole}, error at most {graph.bound:.2g} an element"
+    bound = f"proven by {counted(graph.tests + graph.full, 'tests')}{whole}, error at most {graph.bound:.2g} an element"
     assuming = f", assuming {'; '.join(graph.assumptions)}" if graph.assumptions else ""
     yield f"<details{' open' if shown else ''}><summary>{took}, {graph.predicted_ms:.4g} ms predicted</summary>"
     yield f"<p>{escape(bound + assuming)}.</p>"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, counted
 from pipeline.store.record import Record, from_json, to_json
 from pipeline.store.store import Store, TaskSummary
 
@@ -57,14 +57,14 @@ def _run(options: argparse.Namespace, out: TextIO) -> int:
                 _list(store.tasks(options.task), out)
             case "export":
                 count = _export(store.everything(options.task), options.file, out)
-                print(f"{count} records exported", file=sys.stderr)
+                print(f"{counted(count, 'records')} exported", file=sys.stderr)
             case "import":
                 read, new = _import(store, options.file)
-                print(f"{read} records read, {new} of them new", file=out)
+                print(f"{counted(read, 'records')} read, {new} of them new", file=out)
             case "merge":
                 for other in options.other:
                     read, new = _merge(store, other)
-                    print(f"{other}: {read} records read, {new} of them new", file=out)
+                    print(f"{other}: {counted(read, 'records')} read, {new} of them new", file=out)
             case "prune":
                 _prune(store, options, out)
             case "check":
@@ -152,7 +152,7 @@ def _prune(store: Store, options: argparse.Namespace, out: TextIO) -> None:
         )
     before = None if options.older_than is None else datetime.now(UTC) - timedelta(days=options.older_than)
     count = store.prune(failed=options.failed, before=before, slower_than=options.slower_than_best, dry=options.dry_run)
-    print(f"{count} records {'would be ' if options.dry_run else ''}deleted", file=out)
+    print(f"{counted(count, 'records')} {'would be ' if options.dry_run else ''}deleted", file=out)
 
 
 def _positive(text: str) -> float:

@@ -39,6 +39,19 @@ def test_a_terminal_gets_one_line_with_the_time_left_and_the_best():
     assert stream.getvalue().endswith("\n")
 
 
+@pytest.mark.parametrize(("done", "said"), [(0, "0 subprograms"), (1, "1 subprogram"), (2, "2 subprograms")])
+def test_one_is_a_singular(done, said):
+    bar, stream, _ = progress(False, unit="subprograms")
+    bar.update(done, task="of 3")
+    assert stream.getvalue() == f"{said}, of 3, 0 us\n"
+
+
+def test_one_trial_and_one_core_are_singulars():
+    machine = SUMMARY.machine.model_copy(update={"cores": 1})
+    lines = "\n".join(summary_lines(SUMMARY.model_copy(update={"trials": 1, "machine": machine})))
+    assert "search: 1 trial in" in lines and ", 1 core, " in lines
+
+
 def test_a_terminal_line_never_wraps():
     bar, stream, _ = progress(True, trials=10, columns=40)
     bar.update(1, task="x" * 100)

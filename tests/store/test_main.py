@@ -125,10 +125,10 @@ def test_merge_adds_what_is_new(path, tmp_path):
 
 
 def test_prune_deletes_and_can_only_say_how_many(path):
-    assert run(path, "prune", "--failed", "--dry-run") == (0, "1 records would be deleted\n")
+    assert run(path, "prune", "--failed", "--dry-run") == (0, "1 record would be deleted\n")
     assert run(path, "prune", "--failed", "--slower-than-best", "2") == (0, "2 records deleted\n")
     assert content(path) == [FAST]
-    assert run(path, "prune", "--older-than", "0.5") == (0, "1 records deleted\n")
+    assert run(path, "prune", "--older-than", "0.5") == (0, "1 record deleted\n")
 
 
 def test_prune_without_a_choice_is_refused(path, capsys):

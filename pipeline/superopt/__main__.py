@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import CheckError, UserError, listed
+from pipeline.errors import CheckError, UserError
 from pipeline.superopt.proof.mirage_json import import_mirage, input_shapes, read_mirage
 from pipeline.superopt.proof.proof import Proof
 from pipeline.superopt.proof.prove import prove
-from pipeline.superopt.proof.saved_specs import SPECS, saved_spec
+from pipeline.superopt.proof.saved_specs import named_spec, saved_spec, spec_names
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     verify = commands.add_parser("verify", help="prove or refute saved µGraphs")
     verify.add_argument("file", type=Path, help="a list of µGraphs as Mirage saves them (JSON)")
-    verify.add_argument("--spec", required=True, help=f"what they should compute: {listed(SPECS)}")
+    verify.add_argument("--spec", required=True, help=f"what they should compute: {spec_names()}")
     verify.add_argument("--tests", type=int, default=2, help="independent tests of each, at the shapes of the file")
     verify.add_argument("--seed", type=int, default=0, help="of the random inputs")
     given = parser.parse_args(arguments)
@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UserError("a seed is not negative", where="--seed", why=f"{given.seed} given")
         return verify_file(given.file, given.spec, given.tests, given.seed)
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
 
 
 def verify_file(path: Path, spec: str, tests: int, seed: int) -> int:
     """Prints the verdict on each µGraph of a file. The status: 0 where all are equal, else 1."""
-    equal = True
+    inputs, equal = named_spec(spec).inputs, True
     for number, saved in enumerate(read_mirage(path)):
         try:
             try:
@@ -47,7 +47,7 @@ def verify_file(path: Path, spec: str, tests: int, seed: int) -> int:
             except (KeyError, TypeError, IndexError, ValueError) as error:
                 raise UserError("the inputs cannot be read", why=f"{type(error).__name__}: {error}") from None
             graph = saved_spec(spec, shapes)
-            mugraph = import_mirage(saved, SPECS[spec].inputs)
+            mugraph = import_mirage(saved, inputs)
         except UserError as error:
             error.where = f"{path}, µGraph {number}" + (f", {error.where}" if error.where else "")
             raise

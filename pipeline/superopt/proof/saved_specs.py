@@ -18,11 +18,23 @@ class SavedSpec:
     program: Callable[..., int]
 
 
+def named_spec(name: str) -> SavedSpec:
+    """The specification of that name, or of the workload of that name; UserError where there is none."""
+    found = SPECS.get(OF_WORKLOADS.get(name, name))
+    if found is None:
+        raise UserError("no such specification", where=name, todo=f"There are {spec_names()}")
+    return found
+
+
+def spec_names() -> str:
+    """All of them, for people, with the workload's name where it has another one."""
+    workloads = {spec: workload for workload, spec in OF_WORKLOADS.items()}
+    return listed(f"{name} (or {workloads[name]})" if name in workloads else name for name in SPECS)
+
+
 def saved_spec(name: str, shapes: Sequence[Shape]) -> Graph:
     """The graph of a specification; UserError for one that there is not, or that such inputs do not fit."""
-    if name not in SPECS:
-        raise UserError("no such specification", where=name, todo=f"There are {listed(SPECS)}")
-    spec = SPECS[name]
+    spec = named_spec(name)
     if len(shapes) != len(spec.inputs):
         raise UserError("the number of inputs is wrong", where=f"specification {name}",
                         why=f"{len(shapes)} instead of {len(spec.inputs)} ({', '.join(spec.inputs)})")  # fmt: skip
@@ -77,3 +89,5 @@ SPECS: Mapping[str, SavedSpec] = {
     "lora": SavedSpec(("X", "W", "A", "B"), _lora),
     "ntrans": SavedSpec(("H", "X", "alpha"), _ntrans),
 }
+# Workloads that have another name than their specification, which is called as the files of Mirage are.
+OF_WORKLOADS: Mapping[str, str] = {"qknorm": "qknorm_gqa", "rmsnorm_linear": "rmsnorm"}

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.cli import conf_folder
+from pipeline.cli_overrides import workloads
 from pipeline.errors import UserError
 from pipeline.ir.graph import TensorType
 from pipeline.superopt.__main__ import main
 from pipeline.superopt.proof.mirage_json import import_mirage, input_shapes, read_mirage
 from pipeline.superopt.proof.proof import Proof
 from pipeline.superopt.proof.prove import prove
-from pipeline.superopt.proof.saved_specs import SPECS, saved_spec
+from pipeline.superopt.proof.saved_specs import OF_WORKLOADS, SPECS, named_spec, saved_spec
 from pipeline.verification.field_algebra import FieldAlgebra, FieldValue, Residues
 
 DATA = Path(__file__).parents[1] / "data"
@@ -140,7 +142,7 @@ def test_a_bad_file_gives_one_clear_error_and_status_2(
     assert main(["verify", str(file), "--spec", spec]) == 2
     printed = capsys.readouterr()
     assert message in printed.err and not printed.out
-    assert len(printed.err.splitlines()) == 1
+    assert len(printed.err.splitlines()) == 1 and printed.err.startswith("error: ")
 
 
 def test_a_missing_file_gives_status_2(tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ def test_what_does_not_fit_into_memory_is_not_provable(
 
 def test_a_negative_seed_gives_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", saved(tmp_path, small_mlp()), "--spec", "gated_mlp", "--seed=-1"]) == 2
-    assert "--seed: a seed is not negative" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: --seed: a seed is not negative")
 
 
 def test_every_specification_has_a_graph_for_the_shapes_of_the_benchmarks() -> None:
@@ -195,6 +197,14 @@ def test_every_specification_has_a_graph_for_the_shapes_of_the_benchmarks() -> N
         assert saved_spec(name, given).outputs[0][0] == "out"
     with pytest.raises(UserError, match="no such specification"):
         saved_spec("moe", [])
+
+
+@pytest.mark.parametrize("workload", sorted(OF_WORKLOADS))
+def test_a_specification_has_the_name_of_its_workload_too(workload: str) -> None:
+    assert workload in workloads(conf_folder()) and workload not in SPECS
+    assert named_spec(workload) is SPECS[OF_WORKLOADS[workload]]
+    with pytest.raises(UserError, match=rf"no such.* {OF_WORKLOADS[workload]} \(or {workload}\)"):
+        named_spec("moe")
 
 
 @pytest.mark.slow

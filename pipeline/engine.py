@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -101,7 +101,7 @@ class Run:
             own = [kernels[state.task.key].kernel for state in states]
             return machine.save(assemble(graph, parts, own, machine.target, provenance), self.folder / name)
 
-        artifact = fastest_module(both, near, kernels.keys(), make, machine, feeds)
+        artifact = self._fastest(both, near, kernels.keys(), make, machine, feeds)
         peer_model = self._peer_model(model, feeds)
         with machine.open(artifact) as module:
             memory = module.memory
@@ -268,6 +268,14 @@ class Run:
             both.factors = {}
         return tuner, near, kernels
 
+    def _fastest(
+        self, both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],
+        machine: Machine, feeds: Feeds,
+    ) -> Path:  # fmt: skip
+        """The module, chosen by calls of whole ones where kernels alone cannot tell, which takes seconds for each."""
+        with _progress(len(near), None, "modules compared", shown=self.config.report.progress) as progress:
+            return fastest_module(both, near, kernels, make, machine, feeds, progress)
+
     def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
         chosen = tuner.chosen(state)
         if chosen is None:
@@ -367,9 +375,9 @@ def rewritten(rule: GraphRule, graph: Graph, where: str) -> Graph:
     return made
 
 
-def _progress(trials: int | None, seconds: float | None, unit: str = "trials") -> Progress:
+def _progress(trials: int | None, seconds: float | None, unit: str = "trials", *, shown: bool = True) -> Progress:
     columns = shutil.get_terminal_size((100, 24)).columns
-    return Progress(sys.stderr, trials=trials, seconds=seconds, columns=columns, unit=unit)
+    return Progress(sys.stderr if shown else None, trials=trials, seconds=seconds, columns=columns, unit=unit)
 
 
 def _shown(progress: Progress) -> Callable[[Report], None]:

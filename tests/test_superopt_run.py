@@ -216,6 +216,16 @@ def test_of_modules_about_as_fast_the_one_is_kept_whose_calls_take_less_time_whe
     assert artifact_is_whole(tmp_path) and not (tmp_path / "run" / "artifact_other").exists()
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_comparison_of_modules_is_shown_where_progress_is(
+    shown: bool, here: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called_as_if(monkeypatch, [(2.0, 1.0)])
+    here(*NORMALISED, *FEW, f"report.progress={'true' if shown else 'false'}")
+    said = capsys.readouterr().err
+    assert ("  0%  0/1 modules compared" in said) is ("100%  1/1 modules compared" in said) is shown
+
+
 def test_an_interrupt_while_modules_are_compared_leaves_the_one_of_the_fastest_kernels(
     here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

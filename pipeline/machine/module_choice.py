@@ -11,6 +11,7 @@ import numpy as np
 
 from pipeline.machine.machine import Feeds, Machine
 from pipeline.machine.running import called_in_turns
+from pipeline.report.console import Progress
 from pipeline.search.contest import Contest
 
 log = logging.getLogger("pipeline")
@@ -18,18 +19,20 @@ log = logging.getLogger("pipeline")
 
 def fastest_module(
     both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],
-    machine: Machine, feeds: Feeds,
+    machine: Machine, feeds: Feeds, progress: Progress,
 ) -> Path:  # fmt: skip
     """The module of the choice that kernels alone have led to, or of another one that is near, if its calls take less
     time: alone, a task finds in its caches what in a module comes from memory.
 
-    both     holds the choice, at the end that of the module
-    near     the other choices that are looked at: see `Contest.near`
-    kernels  the keys of the tasks that have one
-    make     writes the module of the choice that is held, in a folder of that name
+    both      holds the choice, at the end that of the module
+    near      the other choices that are looked at: see `Contest.near`
+    kernels   the keys of the tasks that have one
+    make      writes the module of the choice that is held, in a folder of that name
+    progress  counts the choices that have been looked at
     """
     best = make("artifact")
-    for number, factor in near:
+    for done, (number, factor) in enumerate(near):
+        progress.update(done, task=both.states[number].task.name[:40])
         before, used = both.factors, both.chosen_uses()
         both.factors = {**before, number: factor}
         if both.chosen_uses() == used or any(state.task.key not in kernels for state in both.decided()[1]):
@@ -39,12 +42,14 @@ def fastest_module(
         try:
             times = called_in_turns((best, other), machine.open, feeds)
         except KeyboardInterrupt:
+            progress.erase()
             log.warning("interrupted: other choices of fused kernels are not tried")
             shutil.rmtree(other)
             both.factors = before
             break
         ways = ("fused", "not fused") if used[number] else ("not fused", "fused")
         said = [f"{way}: {ms:.4g} ms" for way, ms in zip(ways, np.median(times, axis=0), strict=True)]
+        progress.erase()
         log.info("%s %s (whole modules, called in turns)", both.states[number].task.name, ", ".join(said))
         if all(after < earlier for earlier, after in times):
             shutil.rmtree(best)
@@ -52,4 +57,7 @@ def fastest_module(
         else:
             shutil.rmtree(other)
             both.factors = before
+    else:
+        if near:
+            progress.update(len(near))
     return best

@@ -62,7 +62,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """A line of its own, above the bar."""
-        self._erase()
+        self.erase()
         self._write(text + "\n")
         if self._shown and self._terminal:
             self._draw()
@@ -113,7 +113,8 @@ class Progress:
             self._width = len(line)
         self._shown = True
 
-    def _erase(self) -> None:
+    def erase(self) -> None:
+        """Makes room for a line of the log, until the next update."""
         if self._shown and self._terminal:
             self._write("\r" + " " * self._width + "\r")
 

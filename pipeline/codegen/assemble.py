@@ -19,8 +19,10 @@ def assemble(
 ) -> ModulePlan[AnyKernel]:
     """Calls in the order of the partition; buffers named after the values of the graph.
 
-    kernels  one for each task
+    kernels  one for each task; tasks that differ as graphs may come to one and the same kernel, which is there once
     """
+    symbols = list(dict.fromkeys(kernel.symbol for kernel in kernels))
+    distinct = {kernel.symbol: kernel for kernel in kernels}
     names: dict[int, str] = {}
     buffers: list[Buffer] = []
     constants: dict[str, np.ndarray] = {}
@@ -66,7 +68,7 @@ def assemble(
         outputs.append(label)
     calls = tuple(
         Call(
-            instance.task,
+            symbols.index(kernels[instance.task].symbol),
             (*(names[source] for source in instance.inputs), names[instance.output]),
             graph.nodes[instance.output].name or parts.tasks[instance.task].name,
             parts.tasks[instance.task].name,
@@ -74,7 +76,7 @@ def assemble(
         for instance in parts.instances
     )
     return ModulePlan(
-        kernels=tuple(kernels), calls=calls, buffers=tuple(buffers), inputs=tuple(inputs), outputs=tuple(outputs),
+        kernels=tuple(distinct[symbol] for symbol in symbols), calls=calls, buffers=tuple(buffers), inputs=tuple(inputs), outputs=tuple(outputs),
         constants=constants, threads=target.cores, target=target, aliases=aliases, shapes=shapes,
         provenance=dict(provenance),
     )  # fmt: skip

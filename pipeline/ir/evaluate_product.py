@@ -95,6 +95,10 @@ def _product(op: Contract, lhs: np.ndarray, rhs: np.ndarray, extents: Shape) -> 
     if 0 in extents:
         return np.zeros(op.spatial, lhs.dtype)
     in_lhs, in_rhs = set(_used(lhs, range(len(extents)))), set(_used(rhs, range(len(extents))))
+    if not (np.isfinite(lhs).all() and np.isfinite(rhs).all()):
+        # inf * a + inf * b is not inf * (a + b): here no operand is summed before it is multiplied
+        alone = {v for v in reduced if (v in in_lhs) != (v in in_rhs)}
+        in_lhs, in_rhs = in_lhs | alone, in_rhs | alone
     lhs = _without(lhs, [v for v in range(len(extents)) if v not in in_lhs])
     rhs = _without(rhs, [v for v in range(len(extents)) if v not in in_rhs])
     only_lhs = tuple(v for v in reduced if v in in_lhs - in_rhs)

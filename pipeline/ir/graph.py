@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 Shape = tuple[int, ...]
+Number = float | int  # an int where the dtype is one of integers: a float has no room for large ones
 DType = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",
                 "uint64", "uint32", "uint16", "uint8", "bool"]  # fmt: skip
 
@@ -145,7 +146,7 @@ class Pad:
     low: tuple[int, ...]
     high: tuple[int, ...]
     interior: tuple[int, ...]
-    value: float
+    value: Number
 
 
 @dataclass(frozen=True, slots=True)

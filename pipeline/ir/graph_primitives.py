@@ -13,7 +13,7 @@ from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate_node
 from pipeline.ir.graph import AffineDim, AffineMap, DType, Node, Shape, TensorType
 from pipeline.ir.graph_constant import constant_key
-from pipeline.ir.graph_types import infer, numpy_dtype, out_of_bounds, promote, type_of
+from pipeline.ir.graph_types import INTEGERS, infer, numpy_dtype, out_of_bounds, promote, type_of
 
 FOLD_ALWAYS = 1 << 20  # elements; a larger result is folded when it is not much larger than its operands
 FOLD_GROWTH = 4
@@ -155,7 +155,7 @@ class PrimitiveBuilder:
         return self.add(g.Slice(tuple(begin), tuple(stride)), x, shape=tuple(size))
 
     def pad(self, x: int, low: Sequence[int], high: Sequence[int], interior: Sequence[int] | None = None,
-            value: float = 0) -> int:  # fmt: skip
+            value: g.Number = 0) -> int:  # fmt: skip
         """See `graph.Pad`; negative ends crop."""
         between = _ints(interior) if interior is not None else (0,) * len(self.shape(x))
         spread = any(mid and size > 1 for mid, size in zip(between, self.shape(x), strict=True))
@@ -165,7 +165,8 @@ class PrimitiveBuilder:
             stops = [size + hi for size, hi in zip(self.shape(x), high, strict=True)]
             if min(stops) >= 0:
                 return self.slice(x, [-lo for lo in low], stops)
-        return self.add(g.Pad(_ints(low), _ints(high), between, float(value)), x)
+        whole = isinstance(value, int) and self.dtype(x) in INTEGERS
+        return self.add(g.Pad(_ints(low), _ints(high), between, value if whole else float(value)), x)
 
     def broadcast(self, x: int, shape: Sequence[int]) -> int:
         return x if self.shape(x) == tuple(shape) else self.add(g.Broadcast(), x, shape=_ints(shape))

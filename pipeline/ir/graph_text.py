@@ -160,6 +160,10 @@ class _Reader:
     def integer(self) -> int:
         return int(self.number())
 
+    def either(self) -> g.Number:
+        text = self.number()
+        return int(text) if text.removeprefix("-").isdecimal() else float(text)
+
     def affine(self) -> AffineDim:
         terms: list[tuple[int, int]] = []
         while True:
@@ -178,12 +182,13 @@ class _Reader:
 
 # by the annotation of the field
 WRITE: dict[str, Callable[[Any], str]] = {
-    "int": str, "bool": lambda value: str(value).lower(), "str": json.dumps, "float": repr, "Shape": _list,
+    "int": str, "bool": lambda value: str(value).lower(), "str": json.dumps, "float": repr, "Number": repr, "Shape": _list,
     "tuple[int, ...]": _list, "AffineMap": lambda dims: f"[{', '.join(map(_affine, dims))}]",
 }  # fmt: skip
 READ: dict[str, Callable[[_Reader], Any]] = {
     "int": _Reader.integer, "bool": lambda reader: reader.next() == "true",
     "str": lambda reader: json.loads(reader.next()), "float": lambda reader: float(reader.number()),
+    "Number": _Reader.either,
     "Shape": lambda reader: reader.listed(reader.integer), "tuple[int, ...]": lambda r: r.listed(r.integer),
     "AffineMap": lambda reader: reader.listed(reader.affine),
 }  # fmt: skip

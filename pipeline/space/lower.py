@@ -138,11 +138,13 @@ class _Lowering:
     ) -> Stmt:
         """A block in its own loops; `value` and `store` are given the iteration variables.
 
-        A combination of nothing is the initial value."""
+        A combination of nothing is the initial value, and one of a single term that term."""
         if 0 in reduced:
             assert init is not None
             start = init
             return self.nest(name, target, spatial, lambda s, _: start, store=store, kinds=kinds, outer=outer)
+        if combine is not None and not reduced and not kinds and not outer:
+            combine = init = None
         extents = (*spatial, *reduced)
         variables = [f"s{i}" for i in range(len(spatial))] + [f"r{i}" for i in range(len(reduced))]
         roles = list(kinds) or ["spatial"] * len(spatial)

@@ -88,3 +88,13 @@ def test_outputs_that_no_kernel_computes_are_copies() -> None:
     graph = b.finish([("same", x), ("flat", b.reshape(x, (6,))), ("one", b.constant(np.ones(3, np.float32)))])
     assert planned(graph).calls == ()
     assert_computes(graph)
+
+
+def test_tasks_that_come_to_the_same_kernel_share_it() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (5,), "float32")
+    bounds = (b.constant(np.zeros(shape, np.float32)) for shape in ((), (1,)))
+    graph = b.finish([(f"y{i}", b.elementwise("max", x, bound)) for i, bound in enumerate(bounds)])
+    plan = planned(graph)
+    assert len(partition(graph).tasks) == 2 and len(plan.kernels) == 1 and len(plan.calls) == 2
+    assert_computes(graph)

@@ -83,6 +83,12 @@ def test_padding_that_is_negative_crops() -> None:
     assert np.array_equal(got, np.pad(X[:, 1:], ((0, 0), (0, 1), (1, 0)))[:, :, :3])
 
 
+def test_a_padding_of_integers_keeps_every_bit() -> None:
+    x, value = np.arange(3), np.int64(2**53 + 1)
+    got = one("Pad", {"x": x}, 13, {"pads": np.array([1, 1]), "value": np.array(value)})
+    np.testing.assert_array_equal(got, [value, 0, 1, 2, value])
+
+
 @pytest.mark.parametrize("mode", ["reflect", "edge"])
 def test_padding_modes_agree_with_numpy_after_a_crop(mode: str) -> None:
     got = one("Pad", {"x": X}, 18, {"pads": np.array([0, 1, -1, 0, 2, 2])}, mode=mode)

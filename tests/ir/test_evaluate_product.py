@@ -113,3 +113,12 @@ def test_a_product_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, chunk:
     op = Contract((2, 4, 7), (5, 3), (AffineDim(((0, 1),)), AffineDim(((3, 1),)), AffineDim(((2, 1), (4, 1)))),
                   axis_map(1, 3, 4))  # fmt: skip
     np.testing.assert_array_equal(contract(op, x, w, "int64"), direct_contract(op, x, w))
+
+
+def test_an_operand_with_infinities_is_multiplied_before_it_is_summed() -> None:
+    """inf * 1 + inf * -2 is NaN, and inf * (1 - 2) is not."""
+    op = Contract((3,), (2,), (AffineDim(((0, 1),)),), (AffineDim(((1, 1),)),))
+    rows = np.array([np.inf, 1.0, -2.0], np.float32)
+    np.testing.assert_array_equal(contract(op, rows, np.array([1, -2], np.float32), "float32"), [np.nan, -1, 2])
+    np.testing.assert_array_equal(contract(op, rows, np.array([np.inf, 1], np.float32), "float32"),
+                                  [np.inf, np.inf, -np.inf])  # fmt: skip

@@ -64,8 +64,8 @@ def test_a_random_graph_survives_its_text(graph: Graph):
     assert (parsed.nodes, parsed.outputs) == (graph.nodes, graph.outputs)
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, math.inf, -math.inf, 1e-300, -2.5e20, 0.1])
-def test_every_padding_value_survives(value: float):
+@pytest.mark.parametrize("value", [0.0, -0.0, math.inf, -math.inf, 1e-300, -2.5e20, 0.1, 0, -3, 2**53 + 1])
+def test_every_padding_value_survives(value: g.Number):
     kind = TensorType((4,), "float64")
     nodes = (Node(g.Input("a b\nc"), (), TensorType((2,), "float64")), Node(g.Pad((1,), (1,), (0,), value), (0,), kind))
     graph = Graph(nodes, (("y", 1),))

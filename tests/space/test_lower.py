@@ -112,3 +112,14 @@ def test_two_outputs_of_one_value_are_both_written() -> None:
     feeds = random_feeds(graph, np.random.default_rng(0))
     check(program)
     assert_right(graph, feeds, interpret(program, argument_feeds(feeds)), "twice")
+
+
+@pytest.mark.parametrize("spec", ["ij,ij->ij", "i,j->ij"])
+def test_a_product_that_sums_over_nothing_is_elementwise_work(spec: str) -> None:
+    b = GraphBuilder()
+    sizes = {"i": 3, "j": 4}
+    operands = [b.input(f"x{n}", tuple(sizes[c] for c in term), "float32")
+                for n, term in enumerate(spec.partition("->")[0].split(","))]  # fmt: skip
+    program = lower(b.finish([("y", b.einsum(spec, *operands))]), "product")
+    (block,) = blocks(program)
+    assert block.combine is None and block.init is None

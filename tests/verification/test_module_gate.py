@@ -130,3 +130,31 @@ def test_kinds_of_hostile_feeds_are_chosen_by_name() -> None:
 
 def test_a_graph_without_floating_inputs_has_no_hostile_feeds() -> None:
     assert list(hostile_feeds(embedding_graph(), np.random.default_rng(0))) == []
+
+
+def rounded_with_a_silent_output() -> Graph:
+    """exp in bfloat16, and a softmax of numbers so large that the analysis allows everything there."""
+    b = GraphBuilder()
+    x, y = b.input("x", (3, 5), "bfloat16"), b.input("y", (4, 9), "float32")
+    steps = b.softmax(b.elementwise("mul", y, b.scalar(1e20, y)))
+    return b.finish([("coarse", b.elementwise("exp", x)), ("steps", steps)])
+
+
+def test_an_output_of_a_coarse_dtype_is_right_beside_one_of_which_the_analysis_can_say_nothing() -> None:
+    graph = rounded_with_a_silent_output()
+    report = verify_module(graph, honest(graph), seed=1)
+    assert report.verified, [case.verdict.reason for case in report.failures]
+    plain = {case.output for case in report.cases if case.feeds.endswith("plain")}
+    assert plain == {"steps"}, "the other one is judged by the analysis alone"
+
+
+def test_an_output_of_which_the_analysis_can_say_nothing_must_agree_plainly() -> None:
+    graph = rounded_with_a_silent_output()
+
+    def run(feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        coarse, steps = honest(graph)(feeds)
+        return [coarse, steps * np.float32(0.99)]
+
+    report = verify_module(graph, run, seed=1)
+    assert not report.verified
+    assert {case.output for case in report.failures} == {"steps"}

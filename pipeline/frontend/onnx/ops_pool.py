@@ -13,7 +13,7 @@ from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.ops_shape import join
 from pipeline.frontend.onnx.tensor import Tensor
 from pipeline.frontend.onnx.windows import Windows, windows_of
-from pipeline.ir.graph import AffineDim, Shape
+from pipeline.ir.graph import AffineDim, Number, Shape
 
 
 def pooling_windows(call: Call, x: Tensor) -> Windows:
@@ -22,7 +22,7 @@ def pooling_windows(call: Call, x: Tensor) -> Windows:
     return windows_of(call, x.shape[2:], tuple(call.need("kernel_shape")))
 
 
-def padded(x: Tensor, w: Windows, value: float) -> Tensor:
+def padded(x: Tensor, w: Windows, value: Number) -> Tensor:
     """With the padding that the windows need, no more."""
     return x.pad((0, 0, *w.low), (0, 0, *w.overhang(x.shape[2:])), value)
 

@@ -10,6 +10,7 @@ import numpy as np
 from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.tensor import Tensor
+from pipeline.ir.graph import Number
 
 
 @operator("Reshape", 5, 13, 14, 19, 21, 23, 24, 25)
@@ -155,11 +156,11 @@ def pad_by_attributes(call: Call) -> Tensor:
 def pad_by_operands(call: Call) -> Tensor:
     x, pads = call.operand(0), call.integers(1, "pads")
     axes = call.integers(3, "axes") if call.optional(3) is not None else list(range(x.rank))
-    value = call.known(2, "padding value").reshape(-1)[0] if call.optional(2) is not None else 0
-    return padded(call, x, pads, [call.dimension(axis, x.rank) for axis in axes], float(value))
+    value = call.known(2, "padding value").reshape(-1)[0].item() if call.optional(2) is not None else 0
+    return padded(call, x, pads, [call.dimension(axis, x.rank) for axis in axes], value)
 
 
-def padded(call: Call, x: Tensor, pads: list[int], axes: list[int], value: float) -> Tensor:
+def padded(call: Call, x: Tensor, pads: list[int], axes: list[int], value: Number) -> Tensor:
     """Negative numbers crop; reflect, edge and wrap pick existing elements by known positions."""
     low, high = [0] * x.rank, [0] * x.rank
     for i, axis in enumerate(axes):

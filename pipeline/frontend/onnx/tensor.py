@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipeline.ir.graph import DType, Shape, Slice
+from pipeline.ir.graph import DType, Number, Shape, Slice
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_types import FLOATS, numpy_dtype
 
@@ -112,7 +112,7 @@ class Tensor:
             return self
         return self.of(self.builder.add(Slice(tuple(starts), tuple(strides)), self.value, shape=tuple(sizes)))
 
-    def pad(self, low: Sequence[int], high: Sequence[int], value: float = 0.0) -> Tensor:
+    def pad(self, low: Sequence[int], high: Sequence[int], value: Number = 0.0) -> Tensor:
         """`value` around the elements; a negative number of elements crops."""
         return self.of(self.builder.pad(self.value, low, high, value=value))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException, SearchPathException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -220,6 +220,8 @@ def _as_mistake(error: Exception) -> UserError | None:
             return _missing_choice(error)
         case OverrideParseException():
             return ConfigError(f"'{error.override}' is not an override", why=_first_line(error), todo="Write key=value")
+        case SearchPathException():
+            return _missing_folder(error)
         case MissingMandatoryValue():
             key = str(error.full_key)
             return ConfigError("missing", where=key, todo=f"Give it a value: {key}=…")
@@ -259,6 +261,14 @@ def _missing_choice(error: MissingConfigException) -> ConfigError:
     if error.options is None or not group:
         return ConfigError(_first_line(error))
     return unknown(group, name, error.options, f"{group}={name}")
+
+
+def _missing_folder(error: SearchPathException) -> ConfigError:
+    _, _, rest = str(error).partition("'")
+    folder = Path(rest.rpartition("'")[0])
+    why = "it is not a folder" if folder.exists() else "there is no such folder"
+    todo = "Name the folder that holds your own YAML files, such as conf with conf/workload/mine.yaml"
+    return ConfigError("the folder of --config-dir cannot be read", where=str(folder), why=why, todo=todo)
 
 
 def _first_line(error: BaseException) -> str:

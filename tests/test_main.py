@@ -214,6 +214,21 @@ def test_an_unknown_workload_lists_the_known_ones(command: Command, capsys: pyte
     assert "there is no workload 'toi'. Did you mean 'toy'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "why"), [("gone", "there is no such folder"), ("file", "it is not a folder")])
+def test_a_folder_of_configuration_that_is_none_is_a_mistake(
+    name: str, why: str, runs: list[Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for spelling in ([f"--config-dir={name}"], ["-cd", name]):
+        assert cli.main([*spelling, "workload=bert"]) == 2
+        said = capsys.readouterr().err
+        assert f"{tmp_path / name}: the folder of --config-dir cannot be read. {why}. Name the folder" in said
+        assert len(said.splitlines()) == 1
+    assert not runs
+
+
 def test_an_output_folder_that_cannot_be_made_is_a_mistake(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pipeline import cli_overrides, engine, suite
 from pipeline.config import Config, parse
 from pipeline.errors import ConfigError, UserError
-from pipeline.explain import unknown
+from pipeline.explain import unknown, unlike
 from pipeline.suite_case import SuiteCase, not_a_suite, suite_cases
 
 log = logging.getLogger("pipeline")
@@ -40,6 +40,7 @@ DISK_ERRORS = frozenset({
     errno.ENAMETOOLONG,
 })  # fmt: skip
 
+MIXED = "Cannot merge DictConfig with ListConfig"  # OmegaConf's words, for either of them in the other's place
 SHOW = "Show the configuration with --cfg job"
 INTERRUPTED = "interrupted before there was anything to keep"
 TERMINATED = threading.Event()  # by SIGTERM: what would come after this run, of a suite or a sweep, does not
@@ -117,6 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         # A job hands nothing on but its exit code: this is Hydra, about a choice that is null or a number.
         print(f"error: {ConfigError(_first_line(error), todo=SHOW)}", file=sys.stderr)
+        return 2
+    except TypeError as error:
+        mistake = ConfigError("a choice is not a name", why=_first_line(error), todo="Write search=random, say")
+        print(f"error: {mistake}", file=sys.stderr)  # Hydra again, about a list of numbers
         return 2
     except OSError as error:
         print(f"error: {_disk_mistake(error)}", file=sys.stderr)  # the run's folder, or the one the command stands in
@@ -233,6 +238,8 @@ def _as_mistake(error: Exception) -> UserError | None:
             where = getattr(cause, "full_key", None) or ""
             if where == "suite":  # a list, which cannot be merged with what is there
                 return not_a_suite("a list", cli_overrides.workloads(conf_folder()))
+            if where and _first_line(cause) == MIXED:
+                return unlike(str(where), getattr(cause, "object_type", dict))
             return ConfigError(_first_line(cause), where=str(where), todo=SHOW)
         case MemoryError():
             return UserError(

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, listed
 
 LONGEST_VALUE = 80
 BRANCHES = frozenset({"int", "float", "str", "bool", "none"})
+MAPPINGS = frozenset({"dict_type", "mapping_type", "model_type", "model_attributes_type"})  # pydantic's words
 
 
 def did_you_mean(name: str, options: Iterable[object]) -> str:
@@ -46,13 +47,25 @@ def explain(error: ValidationError, model: Any, where: str = "") -> ConfigError:
         case _:
             what = f"{_shown(first['input'])} is not valid here"
             told = dict.fromkeys(_lowered(e["msg"]) for e in found if _without_branches(e["loc"]) == loc)
-            why, todo = " or ".join(told), ""
+            why, todo = " or ".join(told), example(path, dict) if first["type"] in MAPPINGS else ""
     others = dict.fromkeys(dotted(where, _without_branches(entry["loc"])) for entry in found)
     others.pop(path, None)
     if others:
         todo = f"{todo}. " if todo else ""
         todo += f"Also wrong: {', '.join(others)}"
     return ConfigError(what, where=path, why=why, todo=todo)
+
+
+def unlike(where: str, expected: type) -> ConfigError:
+    """The error for a list where a mapping is expected, or the reverse."""
+    given, wanted = ("list", "mapping") if expected is dict else ("mapping", "list")
+    return ConfigError(f"a {given} is not valid here", where=where, why=f"Expected a {wanted}",
+                       todo=example(where, expected))  # fmt: skip
+
+
+def example(where: str, expected: type) -> str:
+    """How a mapping or a list is written on the command line."""
+    return f"Write for example {where}=" + ("'{name: value}'" if expected is dict else "[value]")
 
 
 def dotted(where: str, loc: Sequence[object]) -> str:

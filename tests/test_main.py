@@ -193,6 +193,11 @@ def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(
         ("seed=${nowhere}", ["nowhere"]),
         ("search=null", ["must be a string"]),
         ("target=7", ["must be a string"]),
+        ("search=[1]", ["a choice is not a name", "search=random"]),
+        ("registry=[1]", ["registry: a list is not valid here. Expected a mapping", "registry='{name: value}'"]),
+        ("compare.plugins=[1]", ["compare.plugins: a list", "compare.plugins='{name: value}'"]),
+        ("compare.plugins=1", ["1 (int)", "Expected a mapping", "compare.plugins='{name: value}'"]),
+        ("compare.peers={a:1}", ["compare.peers: a mapping is not valid here", "a list", "compare.peers=[value]"]),
         ("seed=1,2", ["Ambiguous value", "add -m"]),
     ],
 )

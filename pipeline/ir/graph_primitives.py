@@ -13,7 +13,7 @@ from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate_node
 from pipeline.ir.graph import AffineDim, AffineMap, DType, Node, Shape, TensorType
 from pipeline.ir.graph_constant import constant_key
-from pipeline.ir.graph_types import INTEGERS, infer, numpy_dtype, out_of_bounds, promote, type_of
+from pipeline.ir.graph_types import INTEGERS, infer, numpy_dtype, out_of_bounds, promote, refuse_too_large, type_of
 
 FOLD_ALWAYS = 1 << 20  # elements; a larger result is folded when it is not much larger than its operands
 FOLD_GROWTH = 4
@@ -71,6 +71,7 @@ class PrimitiveBuilder:
         """A node of any operation; see `graph_types.infer` for the hints."""
         kinds = [self.type(v) for v in operands]
         result = infer(op, kinds, shape=shape, dtype=dtype)
+        refuse_too_large(result, "/".join(self._scopes) or type(op).__name__)
         reason = out_of_bounds(op, kinds)
         if reason:
             raise CheckError("an index leaves its operand", where="/".join(self._scopes), why=reason)

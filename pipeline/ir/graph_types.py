@@ -30,6 +30,9 @@ TO_BOOL = COMPARISON | LOGIC | {"isnan", "isinf"}
 REDUCTIONS = ("sum", "max", "min", "prod", "argmax", "argmin")
 SCATTER_REDUCTIONS = ("none", "add", "mul", "max", "min")
 
+MOST_BYTES = np.iinfo(np.int64).max
+TOO_LARGE = "a tensor is too large"
+
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """NumPy's dtype object of that name."""
@@ -45,6 +48,14 @@ def dtype_name(dtype: np.dtype[Any]) -> DType:
 
 def type_of(array: np.ndarray) -> TensorType:
     return TensorType(tuple(array.shape), dtype_name(array.dtype))
+
+
+def refuse_too_large(kind: TensorType, where: str) -> None:
+    """Raises a CheckError where a tensor has more bytes than a number of the machine can count."""
+    nbytes = math.prod(kind.shape) * numpy_dtype(kind.dtype).itemsize
+    if nbytes > MOST_BYTES:
+        why = f"{kind.dtype} of shape {list(kind.shape)} has {float(nbytes):.3g} bytes"
+        raise CheckError(TOO_LARGE, where=where, why=why)
 
 
 def promote(dtypes: Sequence[DType]) -> DType:
@@ -163,10 +174,12 @@ def _replaced(shape: Shape, axis: int, size: int) -> Shape:
 
 
 def _broadcast(op: g.Op, operands: Sequence[TensorType]) -> Shape:
-    try:
-        return tuple(np.broadcast_shapes(*(t.shape for t in operands)))
-    except ValueError:
-        raise _error(op, f"shapes {', '.join(str(t.shape) for t in operands)} do not broadcast") from None
+    rank = max(len(t.shape) for t in operands)
+    columns = zip(*((1,) * (rank - len(t.shape)) + t.shape for t in operands), strict=True)
+    extents = [set(column) - {1} or {1} for column in columns]
+    if any(len(different) > 1 for different in extents):
+        raise _error(op, f"shapes {', '.join(str(t.shape) for t in operands)} do not broadcast")
+    return tuple(extent for (extent,) in extents)
 
 
 def _elementwise_dtype(op: g.Op, fn: str, operands: Sequence[TensorType], dtype: DType | None) -> DType:

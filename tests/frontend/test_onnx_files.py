@@ -131,6 +131,18 @@ def test_data_that_do_not_fill_their_shape_are_damaged(tmp_path: Path) -> None:
     assert "do not fill its shape" in message(saved(model, tmp_path))
 
 
+def test_an_input_that_no_machine_holds_is_called_too_large(tmp_path: Path) -> None:
+    model = model_of([helper.make_node("Exp", ["x"], ["y"])], {"x": (FLOAT, (1 << 40, 1 << 40))}, ["y"])
+    said = message(saved(model, tmp_path))
+    assert "input x: a tensor is too large. float32 of shape [1099511627776, 1099511627776] has 4.84e+24 bytes" in said
+
+
+def test_a_result_that_no_machine_holds_names_the_node(tmp_path: Path) -> None:
+    inputs = {"x": (FLOAT, (1 << 40, 1)), "z": (FLOAT, (1, 1 << 40))}
+    said = message(saved(model_of([helper.make_node("Add", ["x", "z"], ["y"])], inputs, ["y"]), tmp_path))
+    assert "node y (Add): a tensor is too large" in said and "broadcast" not in said
+
+
 def test_a_newer_opset_than_the_onnx_package_knows_is_refused(tmp_path: Path) -> None:
     model = linear()
     model.opset_import[0].version = 1000

@@ -17,6 +17,7 @@ from pipeline.frontend.onnx.schemas import Operator, body_of, defaults_of, opera
 from pipeline.frontend.onnx.stored import stored_array
 from pipeline.frontend.onnx.tensor import Tensor, TensorSequence, Value, constant
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.ir.graph_types import TOO_LARGE
 
 Environment = MutableMapping[str, Value]
 Attributes = Mapping[str, AttributeProto]
@@ -79,6 +80,8 @@ class Importer:
                 try:
                     results = self.node(node, frame, where, read)
                 except CheckError as error:
+                    if error.what == TOO_LARGE:
+                        raise too_large(error, where) from error
                     why = f"{error.where}: {error.why}"
                     raise ModelError("the operands do not fit", where=where, why=why, todo="Export it again") from error
                 except BROKEN as error:
@@ -178,6 +181,11 @@ class Importer:
                 todo="The file is damaged: export it again",
             )
         return found
+
+
+def too_large(error: CheckError, where: str) -> ModelError:
+    """The error for a tensor that no machine holds."""
+    return ModelError(error.what, where=where, why=error.why, todo="Choose smaller sizes, or export the model again")
 
 
 def plain(domain: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
-from pipeline.errors import ModelError
+from pipeline.errors import CheckError, ModelError
 from pipeline.frontend.onnx import (
     ops_activation,
     ops_attention,
@@ -32,7 +32,7 @@ from pipeline.frontend.onnx import (
 )
 from pipeline.frontend.onnx.dimensions import bind, declared
 from pipeline.frontend.onnx.dtypes import dtype_of
-from pipeline.frontend.onnx.importer import Environment, Frame, Importer, functions_of, place, plain
+from pipeline.frontend.onnx.importer import Environment, Frame, Importer, functions_of, place, plain, too_large
 from pipeline.frontend.onnx.inventory import Inventory
 from pipeline.frontend.onnx.liveness import needed
 from pipeline.frontend.onnx.load import load
@@ -91,7 +91,10 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     environment: Environment = {}
     for info in given:
         dtype = dtype_of(info.type.tensor_type.elem_type, f"{where}: {info.name}")
-        environment[info.name] = Tensor(builder, builder.input(info.name, bound[info.name], dtype))
+        try:
+            environment[info.name] = Tensor(builder, builder.input(info.name, bound[info.name], dtype))
+        except CheckError as error:
+            raise too_large(error, f"{where}: input {info.name}") from error
     importer = Importer(builder, where, functions, inventory.listing())
     results = importer.graph(model.graph, Frame(environment, opsets, {}, ""))
     named = []

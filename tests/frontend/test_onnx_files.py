@@ -263,3 +263,54 @@ def test_external_data_at_no_number_are_damaged(tmp_path: Path) -> None:
     next(e for e in model.graph.initializer[0].external_data if e.key == "offset").value = "here"
     Path(path).write_bytes(model.SerializeToString())
     assert "where its data lie is damaged" in message(path)
+
+
+def test_all_nodes_that_are_not_valid_are_listed_at_once(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Exp", ["x", "x", "x"], ["e"]),
+        helper.make_node("Softmax", ["e"], ["s"], axis="foo"),
+        helper.make_node("LeakyRelu", ["s"], ["l"], alpha=[1.0]),
+        helper.make_node("Add", ["l"], ["y"], name="adder"),
+    ]
+    said = message(saved(model_of(nodes, {"x": (FLOAT, (4,))}, ["y"]), tmp_path))
+    assert "node e (Exp): it has 3 operands, and Exp takes 1" in said
+    assert "node s (Softmax): attribute axis is a text ('foo'), and Softmax takes an integer" in said
+    assert "node l (LeakyRelu): attribute alpha is a list of numbers, and LeakyRelu takes a number" in said
+    assert "node adder (Add): it has 1 operand, and Add takes 2" in said
+
+
+def test_an_attribute_of_the_wrong_type_is_named_where_onnx_has_no_such_operator(tmp_path: Path) -> None:
+    node = helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha="foo")
+    said = message(saved(model_of([node], {"x": (FLOAT, (4,))}, ["y"], domains={"com.microsoft": 1}), tmp_path))
+    assert "node y (QuickGelu): attribute alpha is 'foo'. QuickGelu takes a number" in said
+
+
+@pytest.mark.parametrize("op", ["Add", "Max", "Concat"])
+def test_operands_of_two_element_types_are_refused(tmp_path: Path, op: str) -> None:
+    attributes = {"axis": 0} if op == "Concat" else {}
+    inputs = {"x": (FLOAT, (4,)), "z": (TensorProto.DOUBLE, (4,))}
+    said = message(saved(model_of([helper.make_node(op, ["x", "z"], ["y"], **attributes)], inputs, ["y"]), tmp_path))
+    assert f"node y ({op}): operands 0 and 1 of {op} are float32 and float64" in said
+
+
+def test_an_output_of_another_type_than_is_declared_is_refused(tmp_path: Path) -> None:
+    model = model_of([helper.make_node("Exp", ["x"], ["y"])], {"x": (FLOAT, (4,))}, ["y"])
+    for kind in (TensorProto.UNDEFINED, FLOAT):
+        model.graph.output[0].type.tensor_type.elem_type = kind
+        assert OnnxModel(saved(model, tmp_path)).build(0)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    assert "output y is declared int64 and is float32" in message(saved(model, tmp_path))
+
+
+def test_optional_and_variadic_operands_stay_free(tmp_path: Path) -> None:
+    """A missing operand in the middle, an empty name too many, and an integer for a number."""
+    nodes = [
+        helper.make_node("Clip", ["x", "", "high"], ["c"]),
+        helper.make_node("Exp", ["c", ""], ["e"]),
+        helper.make_node("LeakyRelu", ["e"], ["l"], alpha=1),
+        helper.make_node("Where", ["b", "l", "x"], ["w"]),
+        helper.make_node("Sum", ["w", "x", "e", "l"], ["y"]),
+    ]
+    inputs = {"x": (FLOAT, (4,)), "b": (TensorProto.BOOL, (4,))}
+    model = model_of(nodes, inputs, ["y"], {"high": np.asarray(1, np.float32)})
+    assert OnnxModel(saved(model, tmp_path)).build(0)

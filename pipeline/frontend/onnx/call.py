@@ -78,7 +78,10 @@ class Call:
 
     def number(self, name: str, default: float) -> float:
         """An attribute that is one number, or its default."""
-        return float(self.attributes.get(name, default))
+        value = self.get(name, default)
+        if not isinstance(value, int | float):  # where ONNX has no such operator, nobody has checked it
+            self.refuse(f"attribute {name} is {value!r}", f"{self.op} takes a number", "Export the model again")
+        return float(value)
 
     def need(self, name: str) -> Any:
         """An attribute that must be there."""
@@ -90,7 +93,7 @@ class Call:
 
     def axis(self, rank: int, default: int, name: str = "axis") -> int:
         """The attribute that names a dimension, counted from the front."""
-        return self.dimension(int(self.get(name, default)), rank)
+        return self.dimension(int(self.number(name, default)), rank)
 
     def dimension(self, axis: int, rank: int) -> int:
         if not -rank <= axis < max(rank, 1):

@@ -16,6 +16,7 @@ from pipeline.frontend.onnx.operators import meaning_of
 from pipeline.frontend.onnx.schemas import Operator, body_of, defaults_of, operator_of
 from pipeline.frontend.onnx.stored import stored_array
 from pipeline.frontend.onnx.tensor import Tensor, TensorSequence, Value, constant
+from pipeline.frontend.onnx.validity import refuse_mixed
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_types import TOO_LARGE
 
@@ -107,6 +108,7 @@ class Importer:
             self.calling.pop()
             return results
         operator = operator_of(node.domain, node.op_type, frame.opsets)
+        refuse_mixed(operator, operands, where)
         meaning = meaning_of(operator.domain, operator.name, operator.since)
         if meaning is None:
             return self.definition(node, operator, operands, attributes, frame, where)

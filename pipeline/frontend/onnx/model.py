@@ -38,6 +38,7 @@ from pipeline.frontend.onnx.liveness import needed
 from pipeline.frontend.onnx.load import load
 from pipeline.frontend.onnx.schemas import newest
 from pipeline.frontend.onnx.tensor import Tensor, TensorSequence
+from pipeline.frontend.onnx.validity import refuse_other_type
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 
@@ -98,9 +99,10 @@ def graph_of(model: ModelProto, shapes: Mapping[str, int | Sequence[int]], where
     importer = Importer(builder, where, functions, inventory.listing())
     results = importer.graph(model.graph, Frame(environment, opsets, {}, ""))
     named = []
-    for name, result in zip(outputs, results, strict=True):
+    for name, declaration, result in zip(outputs, model.graph.output, results, strict=True):
         if isinstance(result, TensorSequence):
             raise ModelError(f"output {name} is a sequence", where=where, todo="Export the model with tensors only")
+        refuse_other_type(declaration, result.dtype, where)
         named.append((name, result.value))
     return builder.finish(named)
 

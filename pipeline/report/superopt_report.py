@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pipeline.errors import counted
 from pipeline.report.summary import MuGraphSummary, RewriteSummary, SubprogramSummary, SuperoptSummary
 from pipeline.search.contest import Contest, Entrant
 from pipeline.superopt.enumeration.finding import Finding
@@ -24,9 +25,9 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     proven = sum(len(one.finding.graphs) for one in searched if one.finding is not None)
     known = sum(1 for one in searched if one.known)
     return [
-        f"superoptimizer: {len(searched)} of {len(outcome.alternatives)} subprograms searched in "
+        f"superoptimizer: {len(searched)} of {counted(len(outcome.alternatives), 'subprograms')} searched in "
         f"{outcome.seconds:.1f} s" + (f" ({known} known from earlier runs)" if known else "")
-        + f", {proven} µGraphs proven, {ready} alternatives to tune"
+        + f", {counted(proven, 'µGraphs')} proven, {counted(ready, 'alternatives')} to tune"
     ]  # fmt: skip
 
 
@@ -121,11 +122,11 @@ def subprogram_lines(summary: SuperoptSummary | None) -> list[str]:
         lines.append(f"fused kernel of {one.name} ({one.uses}x): {_searched(one)}; {mark}: {one.reason}")
         if one.chosen:
             best = min((graph for graph in one.graphs if graph.latency_ms is not None), key=lambda g: g.latency_ms or 0)
-            lines.append(f"  proven by {best.tests} tests, error at most {best.bound:.2g}" + (
+            lines.append(f"  proven by {counted(best.tests, 'tests')}, error at most {best.bound:.2g}" + (
                 f", assuming {'; '.join(best.assumptions)}" if best.assumptions else ""))  # fmt: skip
     skipped = sum(1 for one in summary.subprograms if one.search_seconds is None and not one.graphs)
     if skipped:
-        lines.append(f"{skipped} further subprograms were not searched")
+        lines.append(f"{counted(skipped, 'further subprograms')} {'was' if skipped == 1 else 'were'} not searched")
     return lines
 
 
@@ -133,14 +134,14 @@ def rewrite_line(one: RewriteSummary) -> str:
     """What a rewrite of the whole graph would make of it, and whether it was used."""
     times = f"{one.rewritten_roofline_ms:.4g} ms at the roofline, {one.roofline_ms:.4g} ms without it"
     mark = "used" if one.used else "not used"
-    return f"{one.name}: {one.rewritten_kernels} kernels in place of {one.kernels}; {mark}: {times}"
+    return f"{one.name}: {counted(one.rewritten_kernels, 'kernels')} in place of {one.kernels}; {mark}: {times}"
 
 
 def _searched(one: SubprogramSummary) -> str:
-    counted = one.statistics
+    programs = counted(one.statistics.get("topologies", 0), "programs")
     where = "known from an earlier run" if one.known else f"{one.search_seconds or 0.0:.1f} s"
     whole = "all" if one.complete else "within the budget"
-    return f"{counted.get('topologies', 0)} programs enumerated ({whole}), {len(one.graphs)} proven, {where}"
+    return f"{programs} enumerated ({whole}), {len(one.graphs)} proven, {where}"
 
 
 def _ms(seconds: float) -> float | None:

@@ -117,7 +117,7 @@ def test_the_log_says_how_much_was_searched_and_found() -> None:
         )  # fmt: skip
         (line,) = outcome_lines(replace(outcome, seconds=2.0))
         assert line == (
-            f"superoptimizer: 1 of 1 subprograms searched in 2.0 s{known}, 1 µGraphs proven, 1 alternatives to tune"
+            f"superoptimizer: 1 of 1 subprogram searched in 2.0 s{known}, 1 µGraph proven, 1 alternative to tune"
         )
     assert outcome_lines(Outcome()) == []
 

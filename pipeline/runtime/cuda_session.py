@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline.errors import MeasureError, UserError, listed
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.runtime.cuda_artifact import CudaArtifact, load_cuda_artifact
 from pipeline.runtime.device_array import DeviceArray, DeviceMemory, admit, on_device
-from pipeline.runtime.node_arg import NodeArg, admitted
+from pipeline.runtime.node_arg import NodeArg, admitted, no_names
 
 
 class CudaSession:
@@ -262,6 +262,8 @@ class CudaSession:
 
     def _chosen(self, names: Sequence[str] | None) -> list[int]:
         positions = {port.name: number for number, port in enumerate(self._plan.outputs)}
+        if names is not None and not isinstance(names, Iterable):
+            raise no_names(names)
         wanted = list(positions) if names is None else [names] if isinstance(names, str) else list(names)
         unknown = [name for name in wanted if name not in positions]
         if unknown:

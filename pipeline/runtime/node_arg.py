@@ -46,3 +46,12 @@ def admitted(name: str, value: Any, shape: Shape, dtype: np.dtype[Any]) -> np.nd
             why=f"{list(array.shape)} was given and the model takes {list(shape)}",
         )
     return np.require(array, dtype, ["C", "A"])
+
+
+def no_names(given: object) -> UserError:
+    """The error for what does not name outputs."""
+    return UserError(
+        "the outputs are no list of names",
+        why=f"{type(given).__name__} was given",
+        todo="Give names, or None for all",
+    )

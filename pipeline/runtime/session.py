@@ -8,7 +8,8 @@ import math
 import os
 import queue
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,7 +24,7 @@ from pipeline.errors import UserError, listed
 from pipeline.ir.graph import Shape
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.runtime.artifact import Artifact, load_artifact
-from pipeline.runtime.node_arg import NodeArg, admitted
+from pipeline.runtime.node_arg import NodeArg, admitted, no_names
 
 _ALIGN_FROM = 1 << 14  # bytes; below, aligning costs more than it saves
 _JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
@@ -95,6 +96,11 @@ class Session:
         copy: bool = False,
     ) -> None:
         artifact = load_artifact(path, verify=verify, copy=copy)
+        if threads is not None and not isinstance(threads, Integral):
+            raise UserError(
+                "threads is no number", where=str(path), why=f"threads is {threads!r}",
+                todo=f"Ask for 1 to {artifact.threads}",
+            )  # fmt: skip
         if threads is not None and not 1 <= threads <= artifact.threads and threads != 1:
             raise UserError(
                 "the model does not run on so many threads",
@@ -290,6 +296,8 @@ class Session:
     def _choose(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str):
             names = [names]
+        if not isinstance(names, Iterable):
+            raise no_names(names)
         unknown = [name for name in names if name not in self._positions]
         if unknown:
             raise UserError(

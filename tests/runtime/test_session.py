@@ -102,6 +102,7 @@ REFUSED = {
     "a wrong dtype": ({"a": np.zeros(64), "b": feeds()["b"]}, None, r"a: .*wrong dtype.*float64.*float32.*astype"),
     "a list": ({"a": [0.0] * 64, "b": feeds()["b"]}, None, "wrong dtype"),
     "an unknown output": (feeds(), ["x"], "x: the model has no such output.*y"),
+    "a number of an output": (feeds(), 5, "outputs are no list of names. int was given"),
     "nothing": (None, None, "feeds are no mapping"),
     "no mapping": ([feeds()["a"], feeds()["b"]], None, "feeds are no mapping"),
 }
@@ -133,6 +134,13 @@ def test_more_threads_than_the_model_was_made_for_are_refused(chain_path: Path) 
     for threads in (0, 3):
         with pytest.raises(UserError, match=f"threads is {threads}. Ask for 1 to 2"):
             load(chain_path, threads=threads)
+
+
+def test_a_path_and_threads_of_another_type_are_refused(chain_path: Path) -> None:
+    with pytest.raises(UserError, match=r"threads is no number\. threads is 'a'\. Ask for 1 to 2"):
+        load(chain_path, threads="a")
+    with pytest.raises(UserError, match=r"the artifact's path is no path\. NoneType was given"):
+        load(None)  # type: ignore[arg-type]
 
 
 def test_a_process_of_one_core_runs_on_one_thread(chain_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,8 @@ def assemble(
         for instance in parts.instances
     )
     return ModulePlan(
-        kernels=tuple(distinct[symbol] for symbol in symbols), calls=calls, buffers=tuple(buffers), inputs=tuple(inputs), outputs=tuple(outputs),
+        kernels=tuple(distinct[symbol] for symbol in symbols), calls=calls, buffers=tuple(buffers),
+        inputs=tuple(inputs), outputs=tuple(outputs),
         constants=constants, threads=target.cores, target=target, aliases=aliases, shapes=shapes,
         provenance=dict(provenance),
     )  # fmt: skip

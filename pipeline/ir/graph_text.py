@@ -182,8 +182,8 @@ class _Reader:
 
 # by the annotation of the field
 WRITE: dict[str, Callable[[Any], str]] = {
-    "int": str, "bool": lambda value: str(value).lower(), "str": json.dumps, "float": repr, "Number": repr, "Shape": _list,
-    "tuple[int, ...]": _list, "AffineMap": lambda dims: f"[{', '.join(map(_affine, dims))}]",
+    "int": str, "bool": lambda value: str(value).lower(), "str": json.dumps, "float": repr, "Number": repr,
+    "Shape": _list, "tuple[int, ...]": _list, "AffineMap": lambda dims: f"[{', '.join(map(_affine, dims))}]",
 }  # fmt: skip
 READ: dict[str, Callable[[_Reader], Any]] = {
     "int": _Reader.integer, "bool": lambda reader: reader.next() == "true",

@@ -24,6 +24,7 @@ from pipeline.frontend.workloads.workload import Workload
 from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
+from pipeline.ir.graph_types import TOO_LARGE
 from pipeline.machine.contestant import contestant
 from pipeline.machine.cpu import CpuMachine
 from pipeline.machine.cuda_measured import MeasuredCuda
@@ -138,6 +139,8 @@ class Run:
         try:
             return workload.build(self.config.seed)
         except CheckError as error:
+            if error.what == TOO_LARGE:
+                raise _too_large(error.why or "") from error
             dtype = self.config.workload.arguments.get("dtype")
             if dtype is None:
                 raise
@@ -351,13 +354,15 @@ def refuse_too_large(model: Graph, memory: int) -> None:
     kept = sum(size for n, size in enumerate(sizes) if n in ends or isinstance(model.nodes[n].op, Input))
     needed = 8 * max([kept, *sizes])
     if needed > memory:
-        raise UserError(
-            "the model is too large for this machine",
-            where="workload",
-            why=f"its inputs and outputs, or one value of it, take {needed / 2**30:,.1f} GiB in float64, "
-            f"and this machine has {memory / 2**30:,.1f} GiB",
-            todo="Choose smaller sizes",
+        raise _too_large(
+            f"its inputs and outputs, or one value of it, take {needed / 2**30:,.1f} GiB in float64, "
+            f"and this machine has {memory / 2**30:,.1f} GiB"
         )
+
+
+def _too_large(why: str) -> UserError:
+    what, todo = "the model is too large for this machine", "Choose smaller sizes"
+    return UserError(what, where="workload", why=why, todo=todo)
 
 
 def rewritten(rule: GraphRule, graph: Graph, where: str) -> Graph:

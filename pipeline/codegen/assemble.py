@@ -21,8 +21,8 @@ def assemble(
 
     kernels  one for each task; tasks that differ as graphs may come to one and the same kernel, which is there once
     """
-    symbols = list(dict.fromkeys(kernel.symbol for kernel in kernels))
     distinct = {kernel.symbol: kernel for kernel in kernels}
+    places = {symbol: place for place, symbol in enumerate(distinct)}
     names: dict[int, str] = {}
     buffers: list[Buffer] = []
     constants: dict[str, np.ndarray] = {}
@@ -68,7 +68,7 @@ def assemble(
         outputs.append(label)
     calls = tuple(
         Call(
-            symbols.index(kernels[instance.task].symbol),
+            places[kernels[instance.task].symbol],
             (*(names[source] for source in instance.inputs), names[instance.output]),
             graph.nodes[instance.output].name or parts.tasks[instance.task].name,
             parts.tasks[instance.task].name,
@@ -76,8 +76,7 @@ def assemble(
         for instance in parts.instances
     )
     return ModulePlan(
-        kernels=tuple(distinct[symbol] for symbol in symbols), calls=calls, buffers=tuple(buffers),
-        inputs=tuple(inputs), outputs=tuple(outputs),
-        constants=constants, threads=target.cores, target=target, aliases=aliases, shapes=shapes,
-        provenance=dict(provenance),
+        kernels=tuple(distinct.values()), calls=calls, buffers=tuple(buffers), inputs=tuple(inputs),
+        outputs=tuple(outputs), constants=constants, threads=target.cores, target=target, aliases=aliases,
+        shapes=shapes, provenance=dict(provenance),
     )  # fmt: skip

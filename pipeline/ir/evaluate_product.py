@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,9 +84,9 @@ def _used(view: np.ndarray, variables: Sequence[int]) -> tuple[int, ...]:
     return tuple(v for v in variables if view.strides[v] != 0 and view.shape[v] > 1)
 
 
-def _without(view: np.ndarray, variables: Sequence[int]) -> np.ndarray:
-    """The view at index 0 of these variables, which it does not depend on (their axes stay, with extent 1)."""
-    return view[tuple(slice(0, 1) if v in variables else slice(None) for v in range(view.ndim))]
+def _only(view: np.ndarray, variables: Collection[int]) -> np.ndarray:
+    """The view at index 0 of all other variables, which it does not depend on (their axes stay, with extent 1)."""
+    return view[tuple(slice(None) if v in variables else slice(0, 1) for v in range(view.ndim))]
 
 
 def _product(op: Contract, lhs: np.ndarray, rhs: np.ndarray, extents: Shape) -> np.ndarray:
@@ -95,12 +95,11 @@ def _product(op: Contract, lhs: np.ndarray, rhs: np.ndarray, extents: Shape) -> 
     if 0 in extents:
         return np.zeros(op.spatial, lhs.dtype)
     in_lhs, in_rhs = set(_used(lhs, range(len(extents)))), set(_used(rhs, range(len(extents))))
-    if not (np.isfinite(lhs).all() and np.isfinite(rhs).all()):
+    alone = {v for v in reduced if (v in in_lhs) != (v in in_rhs)}
+    if alone and not (np.isfinite(_only(lhs, in_lhs)).all() and np.isfinite(_only(rhs, in_rhs)).all()):
         # inf * a + inf * b is not inf * (a + b): here no operand is summed before it is multiplied
-        alone = {v for v in reduced if (v in in_lhs) != (v in in_rhs)}
         in_lhs, in_rhs = in_lhs | alone, in_rhs | alone
-    lhs = _without(lhs, [v for v in range(len(extents)) if v not in in_lhs])
-    rhs = _without(rhs, [v for v in range(len(extents)) if v not in in_rhs])
+    lhs, rhs = _only(lhs, in_lhs), _only(rhs, in_rhs)
     only_lhs = tuple(v for v in reduced if v in in_lhs - in_rhs)
     only_rhs = tuple(v for v in reduced if v in in_rhs - in_lhs)
     lhs = lhs.sum(axis=only_lhs, keepdims=True, dtype=lhs.dtype) if only_lhs else lhs

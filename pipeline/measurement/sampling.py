@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt
+
+_EARLY = 3  # samples after which a slow candidate is left
 
 # Nanoseconds of one run: `repeats` samples, each the mean of `inner` runs in a row.
 Clock = Callable[[int, int], tuple[float, ...]]
@@ -19,6 +21,7 @@ class SamplingPolicy:
     samples        of one candidate
     min_sample_ms  a sample holds as many runs as it takes to last this long
     cut_factor     a candidate whose first sample is this many times slower than the best gets no second one
+    slow_factor    one whose first three samples are all this many times slower gets no fourth one
     max_seconds    of sampling one candidate; a slow candidate gets fewer samples, but always one
     flush_cache    empty the caches before each sample, which then holds one run
     """
@@ -27,6 +30,7 @@ class SamplingPolicy:
     samples: Annotated[int, Gt(0)] = 7
     min_sample_ms: Annotated[float, Ge(0)] = 2.0
     cut_factor: Annotated[float, Gt(0)] = 3.0
+    slow_factor: Annotated[float, Gt(1)] = 1.25
     max_seconds: Annotated[float, Gt(0)] = 2.0
     flush_cache: bool = False
 
@@ -63,8 +67,21 @@ def sample(clock: Clock, policy: SamplingPolicy, best_ns: float | None) -> Sampl
     if best_ns is not None and first[0] > policy.cut_factor * best_ns:
         return Samples(first, inner, cut=True)
     affordable = int(policy.max_seconds * 1e9 / max(first[0] * inner, 1.0))
-    more = min(policy.samples, affordable) - 1
-    return Samples(first + (clock(more, inner) if more > 0 else ()), inner)
+    wanted = max(1, min(policy.samples, affordable))
+    early = min(wanted, _EARLY)
+    taken = first + (clock(early - 1, inner) if early > 1 else ())
+    if len(taken) == _EARLY and best_ns is not None and min(taken) > policy.slow_factor * best_ns:
+        return Samples(taken, inner, cut=wanted > early)
+    return Samples(taken + (clock(wanted - early, inner) if wanted > early else ()), inner)
+
+
+def typical(samples: Sequence[float]) -> float:
+    """The time that stands for the samples of one kernel: their lower quartile, a measured one.
+
+    Whatever else runs on the machine (another guest on the same core, say) makes a sample longer and never shorter, for a
+    part of a second and longer: often enough the median of a few samples is one of those.
+    """
+    return sorted(samples)[(len(samples) - 1) // 4]
 
 
 def interleave(clocks: list[Clock], policy: SamplingPolicy, rounds: int) -> list[Samples]:

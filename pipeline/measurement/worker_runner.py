@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from pipeline.measurement.failure import Failure
 from pipeline.measurement.pool import WorkerPool
 from pipeline.measurement.protocol import Built, MeasureResult, Reference
 from pipeline.measurement.reference_files import ReferenceFiles, write
-from pipeline.measurement.sampling import SamplingPolicy
+from pipeline.measurement.sampling import SamplingPolicy, typical
 
 
 class WorkerRunner:
@@ -43,7 +42,7 @@ class WorkerRunner:
         for each in built:
             result = self._run(each, files, best_ns)
             if result.samples_ns:
-                latency = statistics.median(result.samples_ns)
+                latency = typical(result.samples_ns)
                 best_ns = latency if best_ns is None else min(best_ns, latency)
             results.append(result)
         return results

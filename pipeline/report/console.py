@@ -225,9 +225,13 @@ def kernel_table(tasks: Sequence[TaskSummary]) -> list[str]:
     return aligned(head, rows) if rows else []
 
 
-def peer_table(peers: dict[str, PeerSummary], ours_ms: float | None) -> list[str]:
-    """Us and each peer; a peer that could not run is a line that says why."""
-    rows = [("muschedule", _ms(ours_ms), "1.00x", "")]
+def peer_table(peers: dict[str, PeerSummary], alone_ms: float | None) -> list[str]:
+    """Us and each peer, as called in turns; a peer that could not run is a line that says why.
+
+    alone_ms  our time where no peer could be timed beside us
+    """
+    ours = (peer.median_ms / peer.ratio for peer in peers.values() if peer.median_ms is not None and peer.ratio)
+    rows = [("muschedule", _ms(next(ours, alone_ms)), "1.00x", "")]
     for name, peer in peers.items():
         ratio = "-" if peer.ratio is None else f"{peer.ratio:.2f}x"
         note = "" if peer.status == "ok" else f"{peer.status}: {peer.reason}" if peer.reason else peer.status

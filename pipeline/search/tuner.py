@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.host import akin
 from pipeline.measurement.protocol import Builder, Built, MeasureRequest, MeasureResult, Reference, Runner
+from pipeline.measurement.sampling import typical
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.trace import to_json
 from pipeline.search.candidates import Candidate, History, Observation, SketchSpace
@@ -368,7 +368,7 @@ class Tuner:
             state.trials += 1
             seconds = None
             if result.failure is None and result.samples_ns:
-                seconds = statistics.median(result.samples_ns) * 1e-9
+                seconds = typical(result.samples_ns) * 1e-9
                 state.note(seconds)
                 self._keep(state, candidate, seconds, made)
             else:
@@ -407,7 +407,7 @@ class Tuner:
         for observation, result in zip(ranked, results, strict=True):
             seconds = None
             if result.failure is None and result.samples_ns:
-                seconds = statistics.median(result.samples_ns) * 1e-9
+                seconds = typical(result.samples_ns) * 1e-9
             place = state.history.observations.index(observation)
             state.history.observations[place] = Observation(observation.candidate, seconds)
 

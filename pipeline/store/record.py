@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -30,7 +29,7 @@ class Record:
     reason      why it failed; empty where it did not
     samples     every measured time, in nanoseconds
     inner       calls that each sample is the mean of
-    latency_ns  median of the samples; None where it failed
+    latency_ns  what stands for the samples (`measurement.sampling.typical`); None where it failed
     max_error   largest |got - want|, and `tolerance` is what was allowed there; None where nothing was compared
     seed        of the search that proposed it
     created     in UTC
@@ -70,11 +69,6 @@ class Record:
         if self.created.tzinfo is None:
             return "the time has no zone"
         return None
-
-
-def median_ns(samples: tuple[float, ...]) -> float | None:
-    """The latency of these samples, or None where there are none."""
-    return statistics.median(samples) if samples else None
 
 
 def to_json(record: Record) -> str:

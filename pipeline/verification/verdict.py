@@ -8,6 +8,8 @@ import numpy as np
 
 from pipeline.verification.tolerance import Reference
 
+_PIECE = 1 << 15  # elements that are judged at a time: what is made of them stays in the caches
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -39,37 +41,80 @@ def compare(got: np.ndarray, want: np.ndarray | Reference, bound: np.ndarray | N
     """
     if isinstance(want, Reference):
         return compare(got, want.value, want.bound)
-    bound = np.zeros(want.shape) if bound is None else np.broadcast_to(bound, want.shape)
+    bound = np.broadcast_to(np.zeros(()) if bound is None else bound, want.shape)
     if got.shape != want.shape:
         return _refused(f"the shape is {list(got.shape)} and {list(want.shape)} is right")
     if (got.dtype.kind in "iub") != (want.dtype.kind in "iub"):
         return _refused(f"the dtype is {got.dtype} and {want.dtype} is right")
     if want.size == 0:
         return Verdict(True, 0.0, 0.0, 0.0, (), 0.0, 0.0)
-    aside = np.isinf(bound) if want.dtype.kind not in "b" else bound > 0
-    unstable = float(np.mean(aside))
-    if want.dtype.kind in "iub":
-        wrong = (got != want) & ~aside
-        distance = np.where(wrong, np.abs(got.astype(np.float64) - want.astype(np.float64)), 0.0)
-        share = np.where(wrong, np.inf, 0.0)
-    else:
-        given, exact = got.astype(np.float64), want.astype(np.float64)
-        finite = np.isfinite(exact)
-        with np.errstate(all="ignore"):
-            same_kind = np.where(finite, np.isfinite(given), np.where(np.isnan(exact), np.isnan(given), given == exact))
-            distance = np.where(finite & same_kind & ~aside, np.abs(given - exact), 0.0)
-            share = np.where(distance == 0, 0.0, distance / bound)
-        share = np.where(same_kind | aside, share, np.inf)
-    worst = np.unravel_index(int(np.argmax(share)), want.shape)
+    flat = tuple(np.ascontiguousarray(each).reshape(-1) for each in (got, want))
+    bounds = bound.reshape(-1) if bound.flags.c_contiguous else np.ascontiguousarray(bound).reshape(-1)
+    judged = _exact if want.dtype.kind in "iub" else _near
+    found = _Extremes()
+    for start in range(0, want.size, _PIECE):
+        given, exact, limit = (each[start : start + _PIECE] for each in (*flat, bounds))
+        found.take(start, *judged(given, exact, limit), _magnitude(exact))
+    worst = np.unravel_index(found.worst, want.shape)
     index = tuple(int(i) for i in worst)
-    ok = bool(share[worst] <= 1.0)
-    farthest = np.unravel_index(int(np.argmax(distance)), want.shape)
-    absolute, tolerance = float(distance[farthest]), float(bound[farthest])
-    sizes = np.abs(want[np.isfinite(want)].astype(np.float64))
-    largest = float(sizes.max(initial=0.0))
+    ok = found.share <= 1.0
+    tolerance = float(bounds[found.farthest])
     reason = "" if ok else f"element {list(index)} is {got[worst]!s} and {want[worst]!s} ± {bound[worst]:.3g} is right"
-    relative = absolute / largest if largest else absolute
-    return Verdict(ok, absolute, relative, tolerance, index, float(share[worst]), unstable, reason)
+    relative = found.distance / found.largest if found.largest else found.distance
+    return Verdict(ok, found.distance, relative, tolerance, index, found.share, found.aside / want.size, reason)
+
+
+@dataclass(slots=True)
+class _Extremes:
+    """What has been found in the pieces so far, with the places of the elements in the whole."""
+
+    share: float = -1.0
+    worst: int = 0
+    distance: float = -1.0
+    farthest: int = 0
+    largest: float = 0.0
+    aside: int = 0
+
+    def take(self, start: int, distance: np.ndarray, share: np.ndarray, aside: int, largest: float) -> None:
+        worst, farthest = int(np.argmax(share)), int(np.argmax(distance))
+        if share[worst] > self.share:
+            self.share, self.worst = float(share[worst]), start + worst
+        if distance[farthest] > self.distance:
+            self.distance, self.farthest = float(distance[farthest]), start + farthest
+        self.aside += aside
+        self.largest = max(self.largest, largest)
+
+
+def _magnitude(exact: np.ndarray) -> float:
+    """The largest finite one."""
+    largest = float(np.max(np.abs(exact.astype(np.float64))))
+    if np.isfinite(largest):
+        return largest
+    return float(np.abs(exact[np.isfinite(exact)].astype(np.float64)).max(initial=0.0))
+
+
+def _exact(given: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Of integers and bools, each: the distance, its share of the bound; and how many are left aside."""
+    aside = np.isinf(bound) if exact.dtype.kind != "b" else bound > 0
+    wrong = (given != exact) & ~aside
+    distance = np.where(wrong, np.abs(given.astype(np.float64) - exact.astype(np.float64)), 0.0)
+    return distance, np.where(wrong, np.inf, 0.0), int(np.count_nonzero(aside))
+
+
+def _near(given: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """The same of floats."""
+    given, exact = given.astype(np.float64), exact.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        distance = np.abs(given - exact)
+        share = distance / bound
+        if np.isfinite(share).all() and np.isfinite(bound).all():  # then all is finite: nothing is special
+            return distance, share, 0
+        aside = np.isinf(bound)
+        finite = np.isfinite(exact)
+        same_kind = np.where(finite, np.isfinite(given), np.where(np.isnan(exact), np.isnan(given), given == exact))
+        distance = np.where(finite & same_kind & ~aside, distance, 0.0)
+        share = np.where(distance == 0, 0.0, distance / bound)
+    return distance, np.where(same_kind | aside, share, np.inf), int(np.count_nonzero(aside))
 
 
 def _refused(reason: str) -> Verdict:

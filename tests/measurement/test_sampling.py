@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.measurement.sampling import SamplingPolicy, interleave, sample
+from pipeline.measurement.sampling import SamplingPolicy, interleave, sample, typical
 
 
 class Kernel:
@@ -50,7 +50,30 @@ def test_a_long_kernel_far_slower_than_the_best_runs_once():
     assert kernel.asked == [(1, 1)]
 
 
-@pytest.mark.parametrize("best", [None, 400, 1e9])
+def test_a_kernel_slower_than_the_best_is_left_after_a_few_samples():
+    kernel = Kernel(1000)
+    taken = sample(kernel, POLICY, 790)
+    assert (taken.cut, len(taken.nanoseconds)) == (True, 3)
+    assert sum(repeats for repeats, inner in kernel.asked if inner == taken.inner) == 3
+
+
+def test_one_quick_sample_of_the_first_few_is_enough_to_go_on():
+    class Disturbed(Kernel):
+        def __call__(self, repeats, inner):
+            taken = super().__call__(repeats, inner)
+            return taken if len(self.asked) < 5 else (800.0,) * repeats
+
+    taken = sample(Disturbed(2000), POLICY, 790)
+    assert (taken.cut, len(taken.nanoseconds)) == (False, 7)
+
+
+def test_what_stands_for_the_samples_is_among_the_fastest_but_not_one_lucky_one():
+    assert typical((9.0, 3.0, 2.0, 8.0, 7.0, 1.0, 5.0)) == 2.0
+    assert typical((4.0, 3.0)) == 3.0
+    assert typical((4.0,)) == 4.0
+
+
+@pytest.mark.parametrize("best", [None, 820, 1e9])
 def test_a_kernel_near_the_best_is_not_cut(best):
     taken = sample(Kernel(1000), POLICY, best)
     assert (taken.cut, len(taken.nanoseconds)) == (False, 7)

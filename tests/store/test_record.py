@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline.store.record import Record, candidate_key, from_json, median_ns, to_json
+from pipeline.store.record import Record, candidate_key, from_json, to_json
 
 RECORD = Record(
     task_key="a" * 64,
@@ -84,8 +84,3 @@ def test_a_prediction_needs_no_sample():
 def test_a_line_that_is_not_a_record_is_refused(line, reason):
     with pytest.raises(ValueError, match=reason):
         from_json(line)
-
-
-def test_the_latency_is_the_median():
-    assert median_ns((9.0, 1.0, 2.0)) == 2.0
-    assert median_ns(()) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +14,15 @@ class Progress:
     weight    runs of the task in the model
     roofline  seconds that no program can beat
     bests     the best seconds after each batch; infinity while nothing has succeeded
+    behind    seconds that it is slower than what the module uses in its place: a gain begins beyond them
+    batch     seconds that a batch takes, where the time is what there is a budget of
     """
 
     weight: int
     roofline: float
     bests: tuple[float, ...]
+    behind: float = 0.0
+    batch: float = 1.0
 
 
 def converged(progress: Progress, patience: int, min_gain: float) -> bool:
@@ -39,12 +44,15 @@ def choose(tasks: Sequence[Progress], open_: Sequence[int], patience: int, min_g
     active = [i for i in open_ if not converged(tasks[i], patience, min_gain)]
     if not active:
         return None
-    return max(active, key=lambda i: (expected_gain(tasks[i]), -i))
+    return max(active, key=lambda i: (expected_gain(tasks[i]) / tasks[i].batch, -i))
 
 
 def expected_gain(progress: Progress) -> float:
     """Seconds of the model that one more batch may save: the recent slope, or a share of the gap to the roofline that
-    shrinks with every batch that brought nothing."""
+    shrinks with every batch that brought nothing.
+
+    Where that is the mean of an exponential distribution, the part of it that lies beyond what the task is behind counts.
+    """
     best = progress.bests[-1]
     if best == float("inf"):
         return float("inf")
@@ -53,4 +61,5 @@ def expected_gain(progress: Progress) -> float:
         slope = progress.bests[-2] - best
     idle = sum(1 for earlier in progress.bests[:-1] if earlier <= best * 1.001)
     gap = max(best - progress.roofline, 0.02 * best)
-    return progress.weight * max(0.7 * slope, 0.3 * gap / (1 + idle) ** 2 / (1 + 0.2 * len(progress.bests)))
+    saved = max(0.7 * slope, 0.3 * gap / (1 + idle) ** 2 / (1 + 0.2 * len(progress.bests)))
+    return progress.weight * saved * math.exp(-progress.behind / saved)

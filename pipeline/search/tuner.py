@@ -58,6 +58,7 @@ class TaskState:
     seeds      candidates that a model has chosen before there was a clock: measured first
     measured   samples of this run by candidate, in order
     resumed    how many of its observations come from the store
+    batch_seconds  that its last batch took, where the budget is one of time
     """
 
     task: Task
@@ -76,6 +77,7 @@ class TaskState:
     first_seconds: float | None = None
     best_at: int = 0
     exhausted: bool = False
+    batch_seconds: float = 1.0
 
     @property
     def best(self) -> float:
@@ -99,8 +101,8 @@ class TaskState:
         if seconds is not None and seconds < self.best:
             self.best_at = self.trials + self.resumed
 
-    def progress(self) -> Progress:
-        return Progress(self.weight, self.roofline, tuple(self.bests))
+    def progress(self, behind: float = 0.0) -> Progress:
+        return Progress(self.weight, self.roofline, tuple(self.bests), behind, self.batch_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,8 @@ class Tuner:
             open_ = [i for i in open_ if self._may_matter(i)]
             fresh = [i for i in open_ if not self.states[i].bests]
             open_ = fresh[:1] or open_  # of several options the one that was given first
-        return choose([state.progress() for state in self.states], open_, budget.patience, budget.min_gain)
+        standing = [state.progress(self._behind(state)) for state in self.states]
+        return choose(standing, open_, budget.patience, budget.min_gain)
 
     def _may_matter(self, number: int) -> bool:
         """Whether the module may become faster by this task: not where it loses to others by more than it can gain."""
@@ -294,12 +297,17 @@ class Tuner:
             return float("inf")
         return (total - self._whole([0.0 if s is state else s.best for s in self.states])) / state.weight
 
+    def _behind(self, state: TaskState) -> float:
+        """The seconds by which an option is slower than what the module does without it; 0 where it is used."""
+        best = state.best
+        return max(0.0, best - self._worth(state)) if state.optional and math.isfinite(best) else 0.0
+
     def _spent(self) -> int:
         """Trials that count towards the budget: those of a run that was cut short need not be made again."""
         return self.trials + sum(state.resumed for state in self.states)
 
     def _batch(self, number: int, count: int | None = None) -> None:
-        state, budget = self.states[number], self._budget
+        state, budget, start = self.states[number], self._budget, self._clock()
         count = budget.batch if count is None else count
         if budget.trials is not None:
             count = max(1, min(count, budget.trials - self._spent()))
@@ -322,6 +330,8 @@ class Tuner:
         self._take(state, candidates, built, results)
         self._cost.learn(state.history)
         state.bests.append(state.best)
+        if budget.trials is None and budget.seconds is not None:  # else the same trials must come in the same order
+            state.batch_seconds = max(self._clock() - start, 1e-3)
         total = self.total
         untuned = self.untuned if total != float("inf") else None
         self._report(Report(self.trials, self.elapsed(), None if untuned is None else total, untuned, state.task.name))

@@ -46,6 +46,19 @@ def test_a_task_without_any_success_comes_before_those_that_work() -> None:
     assert choose(tasks, [0, 1], PATIENCE, GAIN) == 1
 
 
+def test_what_gains_more_in_a_second_comes_first() -> None:
+    slow = Progress(1, 1e-3, (4e-3,), batch=20.0)
+    quick = Progress(1, 1e-3, (3e-3,), batch=2.0)
+    assert expected_gain(slow) > expected_gain(quick)
+    assert choose([slow, quick], [0, 1], PATIENCE, GAIN) == 1
+
+
+def test_an_option_that_is_behind_is_worth_what_it_may_gain_beyond_that() -> None:
+    gains = [expected_gain(Progress(1, 1e-3, (4e-3,), behind)) for behind in (0.0, 1e-4, 1e-3, 1e-2)]
+    assert all(less < more for more, less in pairwise(gains))
+    assert gains[-1] < 1e-3 * gains[0]
+
+
 def test_equal_tasks_are_taken_in_their_order() -> None:
     tasks = [Progress(1, 1e-4, (1e-3,))] * 3
     assert choose(tasks, [0, 1, 2], PATIENCE, GAIN) == 0

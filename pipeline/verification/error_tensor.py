@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -17,6 +17,9 @@ from pipeline.ir.graph_types import dtype_name
 from pipeline.verification.error_scalar import Array, Error, both, scalar_error
 from pipeline.verification.rounding import accumulator, format_of, sum_factor
 
+PIECE = (
+    1 << 13
+)  # elements that are looked at together where each is on its own: what is made of them stays in the caches
 NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
 
 
@@ -30,8 +33,50 @@ def node_error(op: g.Op, values: Sequence[Array], errors: Sequence[Error], resul
         return None
     errors = tuple(error if error is None or np.any(error) else None for error in errors)
     with np.errstate(all="ignore"):
-        error = _rule(op, values, errors, result, type_)
-        return None if error is None else _settle(op, error, errors, result, type_)
+        if isinstance(op, g.Elementwise) and result.size > PIECE:
+            return _by_pieces(op, values, errors, result, type_)
+        return _settled(op, values, errors, result, type_)
+
+
+def _settled(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
+    error = _rule(op, values, errors, result, type_)
+    return None if error is None else _settle(op, error, errors, result, type_)
+
+
+def _by_pieces(
+    op: g.Elementwise, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType
+) -> Error:
+    """The same where each element depends on its own operands alone."""
+
+    def spread(array: Error) -> Error:
+        return array if array is None or array.ndim == 0 else np.broadcast_to(array, result.shape)
+
+    def part(array: Error, piece: tuple[slice, ...]) -> Error:
+        return array if array is None or array.ndim == 0 else array[piece]
+
+    wide, off = [spread(value) for value in values], [spread(error) for error in errors]
+    made: Error = None
+    for piece in _pieces(result.shape):
+        operands = [value for each in wide if (value := part(each, piece)) is not None]
+        error = _settled(op, operands, [part(each, piece) for each in off], result[piece], type_)
+        if error is None:  # that does not depend on the numbers
+            return None
+        if made is None:
+            made = np.empty(result.shape, error.dtype)
+        made[piece] = error
+    return made
+
+
+def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Blocks that cover an array, in order: of `PIECE` elements at most, as long as the last axis is no longer."""
+    inner = math.prod(shape[1:])
+    if inner > PIECE:
+        for first in range(shape[0]):
+            yield from ((slice(first, first + 1), *rest) for rest in _pieces(shape[1:]))
+        return
+    step = max(1, PIECE // max(inner, 1))
+    for first in range(0, shape[0], step):
+        yield (slice(first, first + step),)
 
 
 def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type_: TensorType) -> Error:

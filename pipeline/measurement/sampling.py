@@ -78,8 +78,8 @@ def sample(clock: Clock, policy: SamplingPolicy, best_ns: float | None) -> Sampl
 def typical(samples: Sequence[float]) -> float:
     """The time that stands for the samples of one kernel: their lower quartile, a measured one.
 
-    Whatever else runs on the machine (another guest on the same core, say) makes a sample longer and never shorter, for a
-    part of a second and longer: often enough the median of a few samples is one of those.
+    Whatever else runs on the machine (another guest on the same core, say) makes a sample longer and never shorter, for
+    a part of a second or more: often enough the median of a few samples is one of those.
     """
     return sorted(samples)[(len(samples) - 1) // 4]
 

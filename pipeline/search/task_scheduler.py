@@ -51,7 +51,7 @@ def expected_gain(progress: Progress) -> float:
     """Seconds of the model that one more batch may save: the recent slope, or a share of the gap to the roofline that
     shrinks with every batch that brought nothing.
 
-    Where that is the mean of an exponential distribution, the part of it that lies beyond what the task is behind counts.
+    What lies beyond that which the task is behind counts, if savings are exponentially distributed about that mean.
     """
     best = progress.bests[-1]
     if best == float("inf"):

@@ -17,9 +17,7 @@ from pipeline.ir.graph_types import dtype_name
 from pipeline.verification.error_scalar import Array, Error, both, scalar_error
 from pipeline.verification.rounding import accumulator, format_of, sum_factor
 
-PIECE = (
-    1 << 13
-)  # elements that are looked at together where each is on its own: what is made of them stays in the caches
+PIECE = 1 << 13  # elements of one operation that are looked at together: what is made of them stays in caches
 NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from pipeline.report.compare import in_turns
 from pipeline.space.task import flops
 from pipeline.verification.module_gate import Report, verify_module
 
-LOADS = 3  # of modules that are compared
 SMALL_MODEL = 2e8  # operations: below it every kind of hostile feeds is tried on the whole module
 
 
@@ -36,20 +35,20 @@ def verified_by_running(config: Config, model: Graph, module: Runnable, feeds: F
 
 def called_in_turns(
     artifacts: Sequence[Path], load: Callable[[Path], AbstractContextManager[Runnable]], feeds: Feeds,
-    seconds: float = 3.0,
-) -> list[tuple[float, ...]]:  # fmt: skip
-    """Of each time that all modules are loaded, the median of a call of each, in milliseconds.
+    seconds: float = 1.0,
+) -> Iterator[tuple[float, ...]]:  # fmt: skip
+    """Loads all modules again and again; each time, the median of a call of each, in milliseconds.
 
     A module whose weights lie in other pages of memory takes another time, by up to two hundredths for a large one.
+
+    seconds  of calls for each time that they are loaded
     """
-    found = []
-    for _ in range(LOADS):
+    while True:
         with contextlib.ExitStack() as stack:
             sessions = {str(path): stack.enter_context(load(path)) for path in artifacts}
             runs = {name: functools.partial(session.run, None) for name, session in sessions.items()}
-            samples = in_turns(runs, feeds, seconds / LOADS / len(runs))
-        found.append(tuple(float(np.median(samples[str(path)])) for path in artifacts))
-    return found
+            samples = in_turns(runs, feeds, seconds / len(runs))
+        yield tuple(float(np.median(samples[str(path)])) for path in artifacts)
 
 
 def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 1000) -> list[float]:

@@ -6,6 +6,7 @@ import io
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.machine import module_choice
-from pipeline.machine.module_choice import fastest_module
+from pipeline.machine.module_choice import AT_MOST, LOADS, faster, fastest_module, until_sure
 from pipeline.report.console import Progress
 
 NEAR = [(0, 0.9), (1, 0.9)]
@@ -88,6 +89,27 @@ def test_how_many_modules_are_compared_is_shown_with_the_time_left(
         "[========================] 100% 8 s, 0 us left  2/2 modules compared",
         "[========================] 100% 8 s, 0 us left  2/2 modules compared",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "loads"), [([1.0], LOADS), ([3.0], LOADS), ([1.0, 3.0], AT_MOST), ([1.0, 1.0, 3.0], AT_MOST)]
+)
+def test_modules_are_loaded_more_often_where_it_changes_which_is_faster(seconds: list[float], loads: int) -> None:
+    asked: list[float] = []
+
+    def measured() -> Iterator[tuple[float, float]]:
+        for other in cycle(seconds):
+            asked.append(other)
+            yield 2.0, other
+
+    assert until_sure(measured()) == [(2.0, other) for other in islice(cycle(seconds), loads)]
+    assert len(asked) == loads, "none more than that are loaded"
+
+
+def test_a_module_that_is_now_faster_and_now_slower_is_judged_by_the_mean() -> None:
+    assert faster([(1.0, 0.96), (1.0, 1.02), (1.0, 0.99)])
+    assert not faster([(1.0, 0.98), (1.0, 1.03)])
+    assert not faster([(1.0, 1.0)]), "nothing is changed for nothing"
 
 
 def test_a_choice_without_kernels_counts_as_looked_at(

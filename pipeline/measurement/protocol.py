@@ -54,6 +54,15 @@ class Reference:
     constants: Mapping[str, np.ndarray]
     cases: tuple[Case, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Of all its arrays."""
+        parts = [
+            self.constants,
+            *(part for case in self.cases for part in (case.inputs, case.expected, case.tolerance)),
+        ]
+        return sum(array.nbytes for part in parts for array in part.values())
+
 
 @dataclass(frozen=True, slots=True)
 class MeasureResult:
@@ -66,7 +75,7 @@ class MeasureResult:
     tolerance      what was allowed in the output that came nearest to it, at the element that is farthest off
     build_seconds  of the builder; `run_seconds` of loading, checking and timing
     cache          warm: each run finds what the last one left · cold: caches are emptied before each sample
-    cut            stopped after one sample, which was far slower than the best so far
+    cut            stopped after a sample or a few, which were slower than the best so far
     predicted      the samples are a model's: no clock has seen this candidate
     """
 

@@ -31,6 +31,7 @@ from pipeline.store.store import Store
 
 HOPE = 0.3  # of its best time: what further tuning of a task can come to at most
 CLOSE = 0.7  # of its time: a gain that measuring again, or a roofline that is wrong, may bring
+REFERENCE_BYTES = 1 << 28  # of what is kept to check candidates of several tasks
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 
@@ -359,10 +360,13 @@ class Tuner:
         return self._builder.build(requests)
 
     def _reference(self, task: Task) -> Reference:
-        if task.key not in self._references:
-            self._references.clear()  # large arrays: one task at a time
-            self._references[task.key] = self._make_reference(task)
-        return self._references[task.key]
+        """Those of the tasks that were tuned last are kept as long as there is room: they are large, and take time."""
+        kept = self._references
+        found = kept.pop(task.key) if task.key in kept else self._make_reference(task)
+        kept[task.key] = found
+        while len(kept) > 1 and sum(one.nbytes for one in kept.values()) > REFERENCE_BYTES:
+            del kept[next(iter(kept))]
+        return found
 
     def _take(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.measurement.protocol import Built, MeasureRequest, MeasureResult, Reference
+from pipeline.measurement.protocol import Built, Case, MeasureRequest, MeasureResult, Reference
 from pipeline.search.candidates import Candidate, History
 from pipeline.search.cost_model import CostModel
 from pipeline.search.evolutionary import Evolutionary
@@ -22,6 +22,7 @@ from pipeline.search.random import Random
 from pipeline.search.replay import Replay
 from pipeline.search.roofline import Roofline
 from pipeline.search.tuner import Report, Tuner, make_state, stream
+from pipeline.space.task import Task
 from pipeline.store.store import Store
 from tests.search import spaces as small
 from tests.search.formula_measurement import keys, tuner
@@ -223,6 +224,28 @@ class Breaking:
     ) -> list[Candidate]:
         good = Random().propose(history, cost, count, pool, rng)
         return [Candidate(c.sketch, tuple(1 << 20 for _ in c.row)) if i % 2 else c for i, c in enumerate(good)]
+
+
+def test_what_candidates_are_checked_with_is_kept_for_as_many_tasks_as_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks = small.two_tasks()
+    made, _, _ = tuner(tasks, Random(), Roofline())
+    asked: list[str] = []
+
+    def reference(task: Task) -> Reference:
+        asked.append(task.key)
+        return Reference(task.key, {"w": np.zeros(100, np.uint8)}, (Case({"x": np.zeros(20, np.uint8)}, {}, {}),))
+
+    made._make_reference = reference
+    one, other = (state.task for state in made.states)
+    for room, made_again in ((240, []), (239, [one.key, other.key, one.key])):
+        monkeypatch.setattr("pipeline.search.tuner.REFERENCE_BYTES", room)
+        made._references.clear()
+        asked.clear()
+        for task in (one, other, one, one, other, one):
+            assert made._reference(task).task_id == task.key
+        assert asked == [one.key, other.key, *made_again]
 
 
 def test_an_invalid_candidate_is_counted_and_never_measured() -> None:

@@ -17,6 +17,7 @@ from pipeline.ir.graph import (
     Node,
     Reduce,
     ReduceWindow,
+    Slice,
 )
 from pipeline.ir.graph_text import to_text
 from pipeline.ir.target import Target
@@ -29,7 +30,7 @@ class Task:
     constants  names of the inputs whose data is known when the model is compiled
     key        sha256 of the text of the graph and of those names
     flops      arithmetic operations of one run; a multiply-add counts two
-    traffic    compulsory bytes: every input read once, every output written once
+    traffic    compulsory bytes: what is read of every input, once, and every output
     """
 
     name: str
@@ -84,19 +85,40 @@ def _work(graph: Graph, node: Node) -> int:
 
 
 def traffic(graph: Graph) -> int:
-    """Bytes of all inputs, constants and outputs; of a table that is only looked up in, the rows that are taken.
+    """Bytes of all inputs and constants, as far as they are read, and of all outputs.
 
     A constant of rank 0 is part of the code.
     """
-    outputs = [graph.nodes[number] for _, number in graph.outputs]
-    total = sum(_bytes(node) for node in outputs)
+    total = sum(_bytes(graph.nodes[number]) for _, number in graph.outputs)
     for number, node in enumerate(graph.nodes):
         if isinstance(node.op, Input) or (isinstance(node.op, Constant) and node.type.shape):
-            readers = [user for user in graph.nodes if number in user.inputs]
-            looked_up = all(isinstance(user.op, Gather) and user.inputs[0] == number for user in readers)
-            taken = sum(_bytes(user) for user in readers)
-            total += min(_bytes(node), taken) if looked_up and readers else _bytes(node)
+            total += bytes_read(graph, number)
     return total
+
+
+def bytes_read(graph: Graph, value: int) -> int:
+    """Of what others than the graph have made: all of it, or, of a table that is only looked up in and of a tensor that
+    is read in part, the elements that are taken."""
+    node = graph.nodes[value]
+    readings = [_taken(graph, user, place) for user in graph.nodes for place, v in enumerate(user.inputs) if v == value]
+    size = ITEM_BYTES[node.type.dtype]
+    return min(_bytes(node), size * sum(readings)) if readings else _bytes(node)
+
+
+def _taken(graph: Graph, user: Node, place: int) -> int:
+    """Elements of one operand that an operation reads, at most."""
+    shape = graph.nodes[user.inputs[place]].type.shape
+    match user.op:
+        case Gather() if place == 0:
+            return math.prod(user.type.shape)
+        case Slice():
+            return math.prod(user.type.shape)
+        case Contract(spatial, reduced, lhs, rhs):
+            extents = (*spatial, *reduced)
+            reach = [1 + sum(abs(c) * (extents[v] - 1) for v, c in dim.terms) for dim in (lhs, rhs)[place]]
+            return math.prod(max(0, min(n, most)) for n, most in zip(shape, reach, strict=True))
+        case _:
+            return math.prod(shape)
 
 
 def _bytes(node: Node) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pipeline.ir.graph import ITEM_BYTES, Constant, Contract, Graph, Reduce
 from pipeline.ir.target import Target
 from pipeline.space.partition import Instance, Partition, base, extract
-from pipeline.space.task import Task, make_task
+from pipeline.space.task import Task, bytes_read, make_task
 from pipeline.superopt.label import BROADCAST, NOTHING, Opaque, specify
 from pipeline.superopt.many_cores import many_cores
 from pipeline.superopt.spec import Spec
@@ -245,11 +245,11 @@ class Roofline:
         return total / (self.target.peak_gflops() * 1e9)
 
     def traffic(self, task: Task) -> float:
-        """Seconds to read every input and to write the output."""
+        """Seconds to read what is needed of every input and to write the output."""
         total = 0.0
         for number, node in enumerate(task.graph.nodes):
             if not node.inputs and not isinstance(node.op, Constant):
-                size = _bytes(task.graph, number)
+                size = bytes_read(task.graph, number)
                 cold = getattr(node.op, "name", "") in task.constants and self.weights() > self.last_cache()
                 total += self.moved(size, cold=cold)
         return total + self.moved(_bytes(task.graph, task.graph.outputs[0][1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from pipeline.ir import graph as g
 from pipeline.ir.graph import AffineDim, Graph, Node
 from pipeline.ir.graph_rule import Rebuilder, rebuild, use_counts
 from rules.graph.access import Access
+from rules.graph.reshape_groups import reshape_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,9 @@ class MergeProducts:
     x Wq + bq, x Wk + bk, x Wv + bv  ->  slices of x [Wq Wk Wv] + [bq bk bv]
 
     Legal when the products differ in the extent of the one variable that only the constants have, and in the
-    constants. Done only where every reader of every part is a product itself, maybe behind views: `AbsorbViews` makes
-    it read the slice in place, so that no slice is ever copied.
+    constants. Done only where every part is read in place, so that no slice is ever copied: by products, maybe behind
+    views, which `AbsorbViews` makes a part of the product, and by elementwise operations, such as rotary embeddings.
+    Where these are all that there is, they are better done before the product is stored, and it stays alone.
     """
 
     def apply(self, graph: Graph) -> Graph:
@@ -38,7 +41,8 @@ class MergeProducts:
         def replaced(b: Rebuilder, number: int, node: Node, inputs: tuple[int, ...]) -> int | None:
             part = results.get(number)
             if part is None:
-                return None
+                ours = isinstance(node.op, g.Reshape) and set(b.node(inputs[0]).inputs) & set(wholes.values())
+                return _split_before(b, node, inputs[0]) if ours else None
             family = merged[part.product]
             x = inputs[0]
             if part.product != number:  # the product was made as it was, and nobody reads it now
@@ -50,6 +54,36 @@ class MergeProducts:
             return b.slice(wholes[first], [start], [start + part.extent], axes=[part.variable])
 
         return rebuild(graph, replaced)
+
+
+def _split_before(b: Rebuilder, node: Node, x: int) -> int | None:
+    """The reshape of a slice as a slice of the reshape, which costs nothing, where it splits the sliced dimension.
+
+    Of 24 channels those from 8 to 16, as (2, 4): of (6, 4) the rows from 2 to 4.
+    """
+    made = b.node(x)
+    if not isinstance(made.op, g.Slice):
+        return None
+    whole = b.shape(made.inputs[0])
+    shape: list[int] = []
+    starts: list[int] = []
+    for old, new in reshape_groups(made.type.shape, node.type.shape) or ():
+        sizes = [node.type.shape[j] for j in new]
+        cut = [axis for axis in old if whole[axis] != made.type.shape[axis]]
+        begins = [0] * len(sizes)
+        if cut:
+            inner = prod(sizes[1:])
+            if not sizes or any(whole[axis] != 1 for axis in old if axis not in cut) or len(cut) > 1:
+                return None
+            if whole[cut[0]] % inner or made.op.starts[cut[0]] % inner:
+                return None
+            sizes[0], begins[0] = whole[cut[0]] // inner, made.op.starts[cut[0]] // inner
+        shape += sizes
+        starts += begins
+    if not shape:
+        return None
+    ends = [start + extent for start, extent in zip(starts, node.type.shape, strict=True)]
+    return b.slice(b.reshape(made.inputs[0], tuple(shape)), starts, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +112,7 @@ def _parts(graph: Graph) -> list[_Part]:
             readers.setdefault(v, []).append(number)
     shown = {value for _, value in graph.outputs}
     parts = [_part(graph, number, readers) for number in range(len(graph.nodes)) if uses[number]]
-    return [part for part in parts if part is not None and _is_read_by_products(graph, part.result, readers, shown)]
+    return [part for part in parts if part is not None and _is_read_in_place(graph, part.result, readers, shown)]
 
 
 def _part(graph: Graph, number: int, readers: dict[int, list[int]]) -> _Part | None:
@@ -122,24 +156,40 @@ def _summand(graph: Graph, node: Node, product: int, variable: int, extent: int)
     return other.op.key if fits else None
 
 
-def _is_read_by_products(graph: Graph, value: int, readers: dict[int, list[int]], shown: set[int],
-                         views: tuple[int, ...] = ()) -> bool:  # fmt: skip
-    """Are all readers products, maybe behind views that they can read through?"""
+def _is_read_in_place(graph: Graph, value: int, readers: dict[int, list[int]], shown: set[int]) -> bool:
+    """Can each reader read a slice of the joint result where it lies, and has the product to be stored anyway?"""
+    found = _readings(graph, value, readers, shown, ())
+    return found is not None and not all(found)
+
+
+def _readings(
+    graph: Graph, value: int, readers: dict[int, list[int]], shown: set[int], views: tuple[int, ...]
+) -> list[bool] | None:
+    """For each reader behind views, whether it could be done before the value is stored; None where one would copy."""
     if value in shown or not readers.get(value):
-        return False
+        return None
+    sliced = any(isinstance(graph.nodes[number].op, g.Slice) for number in views)
+    found: list[bool] = []
     for number in readers[value]:
         node = graph.nodes[number]
         match node.op:
             case g.Contract():
                 operands = [k for k, v in enumerate(node.inputs) if v == value]
                 if not all(_reads_through(graph, node.op, k, views) for k in operands):
-                    return False
+                    return None
+                found.append(False)
+            case g.Elementwise():
+                found.append(not sliced)
+            case g.Concat() if sliced:  # there is a copy already
+                found.append(False)
             case g.Reshape() | g.Transpose() | g.Slice() | g.Broadcast():
-                if not _is_read_by_products(graph, number, readers, shown, (*views, number)):
-                    return False
+                behind = _readings(graph, number, readers, shown, (*views, number))
+                if behind is None:
+                    return None
+                found += behind
             case _:
-                return False
-    return True
+                return None
+    return found
 
 
 def _reads_through(graph: Graph, op: g.Contract, operand: int, views: tuple[int, ...]) -> bool:

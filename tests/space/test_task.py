@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.ir.graph import DType, Graph
+from pipeline.ir.graph import AffineDim, DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.space.task import arithmetic_seconds, flops, make_task, roofline_seconds, title, traffic
 from tests.codegen.kernel_runs import native
@@ -34,6 +34,23 @@ def test_constants_are_traffic_as_inputs_are() -> None:
     b = GraphBuilder()
     table, ids = b.constant(np.ones((1000, 8), np.float32)), b.input("ids", (3,), "int64")
     assert traffic(b.finish([("out", b.gather(table, ids))])) == 3 * 8 + 2 * 3 * 8 * 4
+
+
+def test_of_what_is_read_in_part_that_part_counts() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (4, 24), "float32")
+    parts = [b.slice(x, [0, start], [4, start + 8]) for start in (0, 16)]
+    assert traffic(b.finish([("out", b.elementwise("add", *parts))])) == 4 * (2 * 4 * 8 + 4 * 8)
+    b = GraphBuilder()
+    x = b.input("x", (4, 24), "float32")
+    every = [b.slice(x, [0, start], [4, start + 12]) for start in (0, 6, 12)]
+    added = b.elementwise("add", b.elementwise("add", *every[:2]), every[2])
+    assert traffic(b.finish([("out", added)])) == 4 * (4 * 24 + 4 * 12), "no more than there is"
+    b = GraphBuilder()
+    x, w = b.input("x", (4, 24), "float32"), b.input("w", (8, 16), "float32")
+    rows, sums = AffineDim(((0, 1),)), AffineDim(((2, 1),), 16)
+    product = b.contract(x, w, [4, 16], [8], (rows, sums), (AffineDim(((2, 1),)), AffineDim(((1, 1),))))
+    assert traffic(b.finish([("out", product)])) == 4 * (4 * 8 + 8 * 16 + 4 * 16)
 
 
 def test_moving_and_converting_is_no_work() -> None:

@@ -12,8 +12,10 @@ from pipeline.ir import graph as g
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.ir.graph_rule import same_graph
+from pipeline.space.partition import partition
 from rules.graph.absorb_views import AbsorbViews
 from rules.graph.merge_products import MergeProducts
+from rules.graph.simplify import Simplify
 from tests.ir.random_graphs import graphs
 from tests.rules.graph.attention_blocks import bert_block, weights
 from tests.rules.graph.meaning import applied, operations
@@ -39,6 +41,47 @@ def test_queries_keys_and_values_are_one_product_that_is_read_in_place(batch: in
     after = applied(AbsorbViews(), merged)
     assert operations(after).count("Contract") == operations(before).count("Contract") - 2
     assert not {"Slice", "Transpose"} & set(operations(after))
+
+
+def rotary(heads: tuple[int, int, int], dim: int = 4) -> Graph:
+    """Queries, keys and values of so many heads, the first two turned, as in a Llama."""
+    b = GraphBuilder()
+    x = b.input("x", (5, 6), "float32")
+    turned: list[int] = []
+    for name, count in zip("qk", heads, strict=False):
+        flat = b.matmul(x, weights(b, name, 6, count * dim))
+        split = b.reshape(flat, (5, count, dim))
+        low, high = (b.slice(split, [0, 0, i], [5, count, i + dim // 2]) for i in (0, dim // 2))
+        swapped = b.add(g.Concat(2), b.elementwise("neg", high), low)
+        cosine, sine = (b.input(f"{name}_{part}", (5, 1, dim), "float32") for part in ("cos", "sin"))
+        turned.append(b.elementwise("add", b.elementwise("mul", split, cosine), b.elementwise("mul", swapped, sine)))
+    values = b.reshape(b.matmul(x, weights(b, "v", 6, heads[2] * dim)), (5, heads[2], dim))
+    y = b.einsum("bhd,chd->bhc", turned[0], turned[1])
+    return b.finish([("y", b.einsum("bhc,chd->bhd", y, values))])
+
+
+def test_parts_that_are_turned_before_they_are_multiplied_are_read_in_place_too() -> None:
+    before = rotary((3, 3, 3))
+    merged = applied(RULE, before)
+    assert widths(merged)[0] == 36 and operations(merged).count("Contract") == operations(before).count("Contract") - 2
+    after = applied(Simplify(), applied(AbsorbViews(), merged))
+    whole = next(i for i, node in enumerate(after.nodes) if isinstance(node.op, g.Contract))
+    task = partition(after).instances[0]
+    assert task.output == whole, "nothing that the parts go through is done with it"
+    copies = [one for one in partition(after).tasks if one.name.startswith("slice_5x3x4")]
+    assert not [one for one in copies if not one.flops], "no part is copied whole"
+    assert len(partition(after).instances) == len(partition(before).instances) - 2
+
+
+def test_a_part_that_begins_within_a_group_of_its_reshape_stays_a_slice_before_it() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (5, 4), "float32")
+    one, two = b.matmul(x, weights(b, "one", 4, 3)), b.reshape(b.matmul(x, weights(b, "two", 4, 4)), (5, 2, 2))
+    graph = b.finish([("y", b.einsum("bi,bjk->ijk", one, two))])
+    after = applied(RULE, graph)
+    assert widths(after)[0] == 7
+    (reshape,) = (node for node in after.nodes if isinstance(node.op, g.Reshape))
+    assert isinstance(after.nodes[reshape.inputs[0]].op, g.Slice)
 
 
 def test_a_part_without_a_bias_is_given_zeros() -> None:
@@ -71,6 +114,8 @@ def refusals() -> dict[str, Graph]:
 
     case("a part is given to the caller", lambda b, x, a, c: [a, c])
     case("a reader is elementwise", lambda b, x, a, c: [b.elementwise("mul", b.elementwise("sigmoid", a), c)])
+    case("a part is joined with something else", lambda b, x, a, c: [
+        b.matmul(b.transpose(b.add(g.Concat(1), a, x), (1, 0)), c)])  # fmt: skip
     case("a bias varies along rows", lambda b, x, a, c: [
         b.matmul(b.transpose(b.elementwise("add", a, weights(b, "rows", 5, 1)), (1, 0)), c)])  # fmt: skip
     case("a window would run over the border of a row", lambda b, x, a, c: [

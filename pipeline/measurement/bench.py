@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
-from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, own_cores, team_ir
+from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, called_by_kernels, own_cores, team_ir
 from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.target import Target
@@ -81,8 +81,8 @@ class _Trial(Trial):
         super().__init__()
         self._bench, self._kernel = bench, kernel
         self._team = bench.team(kernel.threads if kernel.parallel else 1)
-        barrier = {"muschedule_barrier": bench.team_code.address("muschedule_barrier")}
-        self._loaded = LoadedObject(kernel.object_code, symbols=barrier, target=bench.target)
+        shared = called_by_kernels(bench.team_code)
+        self._loaded = LoadedObject(kernel.object_code, symbols=shared, target=bench.target)
         self._entry = self._loaded.address(kernel.symbol)
         self._own = {
             argument.name: GuardedBuffer(argument.shape, argument.dtype, skew=number * 5 % 61)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pipeline.codegen.llvm.team_ir import LINE, TEAM_BYTES
+from pipeline.codegen.llvm.team_ir import LINE, team_bytes
 from pipeline.codegen.module import Port
 from pipeline.errors import UserError
 from pipeline.runtime.artifact import Artifact, load_artifact
@@ -152,7 +152,7 @@ def _source(artifact: Artifact, prefix: str) -> str:
         _SOURCE.replace("SECTION", section)
         .replace("SYMBOL", symbol)
         .replace("CHECKS", f"{init}\n{checks}")
-        .replace("TEAM_BYTES", str(TEAM_BYTES))
+        .replace("TEAM_BYTES", str(team_bytes(artifact.threads)))
         .replace("LINE", str(LINE))
         .replace("N_INPUTS", str(len(artifact.inputs)))
         .replace("N_OUTPUTS", str(len(artifact.outputs)))

@@ -15,7 +15,7 @@ import yaml
 from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.build import build_kernel
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
-from pipeline.codegen.llvm.team import Team, team_ir
+from pipeline.codegen.llvm.team import Team, called_by_kernels, team_ir
 from pipeline.ir.graph import DType, Graph, Shape
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Program
@@ -70,9 +70,7 @@ def run_kernel(
     page_ends  inputs and outputs end where memory does: to read beyond them ends the process
     """
     team, code = _team(target)
-    loaded = LoadedObject(
-        kernel.object_code, symbols={"muschedule_barrier": code.address("muschedule_barrier")}, target=target
-    )
+    loaded = LoadedObject(kernel.object_code, symbols=called_by_kernels(code), target=target)
     buffers = []
     for argument in kernel.arguments:
         given = argument.role in ("input", "constant")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -40,8 +41,73 @@ NATIVE = _target(
 # identify: out[thread] += threads + thread.
 # rounds: {ptr counters, i64 rounds, ptr errors}. In each round every thread writes its counter, and after a barrier
 # reads everybody's; a second barrier keeps the next round's writes away. A wrong value is counted.
+# share: {ptr counts, i64 total, ptr by, i64 loops, i64 wanted}. Goes through a loop of `total` iterations so often,
+# with no barrier between; counts each iteration, and those of each thread. Thread 0 goes on with its first piece only
+# when thread 1 has done as many as wanted, or after a second or so.
 JOBS = """
 declare void @muschedule_barrier(ptr, i64)
+declare void @muschedule_enter(ptr, i64, i64, i64, ptr)
+declare i64 @muschedule_take(ptr, i64, i64, i64, ptr)
+declare i32 @sched_yield()
+
+define void @share(ptr %buffers, i64 %thread, i64 %threads, ptr %barrier) ATTRIBUTES {
+entry:
+  %counts = load ptr, ptr %buffers
+  %total.at = getelementptr ptr, ptr %buffers, i64 1
+  %total = load i64, ptr %total.at
+  %by.at = getelementptr ptr, ptr %buffers, i64 2
+  %by = load ptr, ptr %by.at
+  %loops.at = getelementptr ptr, ptr %buffers, i64 3
+  %loops = load i64, ptr %loops.at
+  %wanted.at = getelementptr ptr, ptr %buffers, i64 4
+  %wanted = load i64, ptr %wanted.at
+  %mine = alloca [3 x i64], align 8
+  %by.mine = getelementptr i64, ptr %by, i64 %thread
+  %by.one = getelementptr i64, ptr %by, i64 1
+  %first.thread = icmp eq i64 %thread, 0
+  %waits = icmp ne i64 %wanted, 0
+  %patient = and i1 %first.thread, %waits
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %after ]
+  %more = icmp slt i64 %i, %loops
+  br i1 %more, label %enter, label %done
+enter:
+  call void @muschedule_enter(ptr %barrier, i64 %thread, i64 %threads, i64 %total, ptr %mine)
+  br label %take
+take:
+  %first = call i64 @muschedule_take(ptr %barrier, i64 %thread, i64 %threads, i64 %total, ptr %mine)
+  %none = icmp slt i64 %first, 0
+  br i1 %none, label %after, label %piece
+piece:
+  %end.at = getelementptr i64, ptr %mine, i64 2
+  %end = load i64, ptr %end.at
+  br i1 %patient, label %wait, label %count
+wait:
+  %spins = phi i64 [ 0, %piece ], [ %spins.next, %spin ]
+  %theirs = load atomic i64, ptr %by.one monotonic, align 8
+  %enough = icmp sge i64 %theirs, %wanted
+  %tired = icmp sge i64 %spins, 2000000
+  %go = or i1 %enough, %tired
+  br i1 %go, label %count, label %spin
+spin:
+  %ignored = call i32 @sched_yield()
+  %spins.next = add i64 %spins, 1
+  br label %wait
+count:
+  %j = phi i64 [ %first, %piece ], [ %first, %wait ], [ %j.next, %count ]
+  %at = getelementptr i64, ptr %counts, i64 %j
+  %old = atomicrmw add ptr %at, i64 1 monotonic
+  %own = atomicrmw add ptr %by.mine, i64 1 monotonic
+  %j.next = add i64 %j, 1
+  %inside = icmp slt i64 %j.next, %end
+  br i1 %inside, label %count, label %take
+after:
+  %i.next = add i64 %i, 1
+  br label %loop
+done:
+  ret void
+}
 
 define void @identify(ptr %buffers, i64 %thread, i64 %threads, ptr %barrier) ATTRIBUTES {
   %out = load ptr, ptr %buffers
@@ -128,6 +194,44 @@ def test_the_barrier_keeps_rounds_apart(code: LoadedObject, threads: int, rounds
         team.run(code.address("rounds"), buffers.ctypes.data)
     assert errors[0] == 0
     assert counters.tolist() == [rounds - 1] * threads
+
+
+@dataclass
+class Share:
+    """The arguments of the job `share`."""
+
+    threads: int
+    total: int
+    loops: int = 1
+    wanted: int = 0
+
+    def __post_init__(self) -> None:
+        self.counts, self.by = np.zeros(self.total, np.int64), np.zeros(max(self.threads, 2), np.int64)
+        given = [self.counts.ctypes.data, self.total, self.by.ctypes.data, self.loops, self.wanted]
+        self.buffers = np.array(given, np.uint64)
+
+    def run(self, code: LoadedObject) -> None:
+        with Team(self.threads, code) as team:
+            team.run(code.address("share"), self.buffers.ctypes.data)
+
+
+@pytest.mark.parametrize(
+    ("threads", "total", "loops"),
+    [(1, 10, 3), (2, 1, 2000), (2, 2, 2000), (2, 100, 2000), (3, 7, 500), (4, 1001, 100), (12, 40, 20)],
+)
+def test_each_iteration_of_a_shared_loop_is_done_once(code: LoadedObject, threads: int, total: int, loops: int) -> None:
+    job = Share(threads, total, loops)
+    job.run(code)
+    assert job.counts.tolist() == [loops] * total
+    assert job.by.sum() == loops * total
+
+
+def test_a_thread_that_is_done_takes_from_the_share_of_one_that_is_not(code: LoadedObject) -> None:
+    piece = 17  # a third of one half
+    job = Share(2, 100, wanted=100 - piece)
+    job.run(code)
+    assert job.counts.tolist() == [1] * 100
+    assert job.by.tolist() == [piece, 100 - piece]
 
 
 def test_the_round_check_fails_where_the_barrier_does_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -16,6 +18,7 @@ from pipeline.codegen.llvm.ir_builder import (
     vector_type,
 )
 from pipeline.codegen.llvm.linear import Linear
+from pipeline.codegen.llvm.team_ir import MINE_BYTES
 from pipeline.errors import CodegenError
 from pipeline.ir.expr import variables
 from pipeline.ir.graph import ITEM_BYTES
@@ -24,7 +27,24 @@ from pipeline.ir.scalar_limits import neutral_number
 
 SMALL_SCRATCH = 4096  # bytes: a shared buffer up to this size lives on the stack of its thread
 ACCUMULATORS = 4  # of a reduction along a row: enough to hide the latency of an addition
+PIECES = 4  # iterations for each core from which on they may change hands
+SHARED_WORK = 1 << 20  # executions of blocks: some ten microseconds. Below, handing over costs more than waiting
 COPIES = 24  # how often one block may be copied by splitting loops at their ragged ends
+
+
+def executions(stmt: Stmt) -> int:
+    """How often its blocks are executed, all together."""
+    match stmt:
+        case Block():
+            return 1
+        case Loop(axes, body, _):
+            return math.prod(axis.extent.value for axis in axes) * executions(body)
+        case Seq(body):
+            return sum(executions(each) for each in body)
+        case Alloc(_, body):
+            return executions(body)
+        case _:
+            assert_never(stmt)
 
 
 @dataclass(slots=True)
@@ -102,18 +122,14 @@ class Emitter(TransposeEmitter):
         self.scratch_used = before
 
     def parallel(self, loop: Loop) -> None:
-        """Threads take contiguous chunks of the iterations: neighbours share data, and no chunk depends on timing."""
+        """Threads begin with contiguous shares of the iterations, in which neighbours share data; where there are many
+        iterations and much to do, whoever is done takes from the shares of others."""
         b = self.b
-        total = 1
-        for axis in loop.axes:
-            total *= axis.extent.value
+        total = math.prod(axis.extent.value for axis in loop.axes)
         if total == 0:
             return
         thread, threads = Value(self.thread, "i64"), Value(self.threads, "i64")
         count = literal(total, "i64")
-        begin = b.binary("udiv", b.binary("mul nuw nsw", thread, count), threads)
-        following = b.binary("add nuw nsw", thread, literal(1, "i64"))
-        end = b.binary("udiv", b.binary("mul nuw nsw", following, count), threads)
 
         def body(index: Value) -> None:
             rest, decoded = index, []
@@ -126,7 +142,32 @@ class Emitter(TransposeEmitter):
                     rest = b.binary("udiv", rest, extent)
             self.decoded(list(reversed(decoded)), loop.body)
 
+        if PIECES * self.target.cores <= total < 1 << 31 and executions(loop) >= SHARED_WORK:
+            self.taken(count, body, written(loop))
+            return
+        begin = b.binary("udiv", b.binary("mul nuw nsw", thread, count), threads)
+        following = b.binary("add nuw nsw", thread, literal(1, "i64"))
+        end = b.binary("udiv", b.binary("mul nuw nsw", following, count), threads)
         self.counted(begin, end, body, written(loop))
+
+    def taken(self, count: Value, body: Callable[[Value], None], writes: frozenset[str]) -> None:
+        """Piece by piece, as `muschedule_take` shares them out."""
+        b = self.b
+        b.declare("muschedule_enter", "declare void @muschedule_enter(ptr, i64, i64, i64, ptr)")
+        b.declare("muschedule_take", "declare i64 @muschedule_take(ptr, i64, i64, i64, ptr)")
+        mine = b.alloca(MINE_BYTES // 8, "i64", 8)
+        arguments = f"ptr %barrier, i64 {self.thread}, i64 {self.threads}, i64 {count}, ptr {mine}"
+        look, some, done = b.new_label("take"), b.new_label("piece"), b.new_label("taken")
+        b.emit(f"call void @muschedule_enter({arguments})")
+        b.jump(look)
+        b.label(look)
+        first = b.assign(f"call i64 @muschedule_take({arguments})", "i64")
+        b.branch(b.compare("icmp slt", first, literal(0, "i64")), done, some)
+        b.label(some)
+        end_at = b.assign(f"getelementptr inbounds i64, ptr {mine}, i64 2", "ptr")
+        self.counted(first, b.assign(f"load i64, ptr {end_at.name}", "i64"), body, writes)
+        b.jump(look)
+        b.label(done)
 
     def decoded(self, axes: list[tuple[Axis, Value]], body: Stmt) -> None:
         """Binds variables that have a value already, and takes another copy of the body at the ragged end of each."""

@@ -17,10 +17,10 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline.codegen.llvm.team_ir import BARRIER_BYTES, LINE, TEAM_BYTES, team_ir
+from pipeline.codegen.llvm.team_ir import BARRIER_BYTES, LINE, SHARING, team_bytes, team_ir
 from pipeline.errors import PipelineError
 
-__all__ = ["BARRIER_BYTES", "LINE", "TEAM_BYTES", "Symbols", "Team", "own_cores", "team_ir"]
+__all__ = ["BARRIER_BYTES", "LINE", "Symbols", "Team", "called_by_kernels", "own_cores", "team_ir"]
 
 _EXIT_SECONDS = 10.0
 
@@ -40,6 +40,11 @@ class Symbols(Protocol):
     """Loaded code that knows where its functions are, and keeps them there as long as it lives."""
 
     def address(self, symbol: str) -> int: ...
+
+
+def called_by_kernels(code: Symbols) -> dict[str, int]:
+    """The addresses of the functions of the loaded `team_ir` that a kernel calls, by name."""
+    return {symbol: code.address(symbol) for symbol in SHARING}
 
 
 class Team:
@@ -81,7 +86,7 @@ class Team:
         self.threads = threads
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._state = ctypes.create_string_buffer(TEAM_BYTES + LINE)
+        self._state = ctypes.create_string_buffer(team_bytes(threads) + LINE)
         self._state_address = -(-ctypes.addressof(self._state) // LINE) * LINE
         (ctypes.c_int64 * 2).from_address(self._state_address)[:] = [threads, int(spin_us * 1000)]
         address, i64 = ctypes.c_void_p, ctypes.c_int64

@@ -3,6 +3,10 @@
 The module is compiled once for a process and put into every artifact. Its functions:
 
     void muschedule_barrier(ptr barrier, i64 threads)    all threads of a job have come here before any goes on
+    void muschedule_enter(ptr barrier, i64 thread, i64 threads, i64 total, ptr mine)
+                                                         begins to share out the iterations 0 to total - 1 of a loop
+    i64 muschedule_take(ptr barrier, i64 thread, i64 threads, i64 total, ptr mine)
+                                                         the first iteration of the next piece, -1 after the last one
     void muschedule_worker(ptr team, i64 thread)         the life of a worker thread: runs jobs until the team stops
     void muschedule_run(ptr team, ptr job, ptr buffers)  all threads run the job; the caller is thread 0
     void muschedule_time(ptr team, ptr job, ptr buffers, i64 repeats, i64 inner, ptr samples)
@@ -22,12 +26,21 @@ LINE = 128
 BARRIER_BYTES = 2 * LINE
 """Zeroed, LINE-aligned memory of one barrier: {i32 arrived, pad, i32 generation, pad}."""
 TEAM_BYTES = 6 * LINE
-"""Zeroed, LINE-aligned memory of one team: {i64 threads, i64 spin_ns, i64 stopped, pad, i32 epoch, ptr job,
-ptr buffers, pad, i32 parked, pad, i32 done, pad, barrier}. The owner fills in the first two before workers start."""
+"""Zeroed, LINE-aligned memory of one team, without what `team_bytes` adds: {i64 threads, i64 spin_ns, i64 stopped, pad,
+i32 epoch, ptr job, ptr buffers, pad, i32 parked, pad, i32 done, pad, barrier}. The owner fills in the first two before
+workers start."""
+OTHERS = 8  # whose work a thread that is done with its own looks at
+SHARING = ("muschedule_barrier", "muschedule_enter", "muschedule_take")  # functions that kernels call
+MINE_BYTES = 24  # of the memory in which a thread keeps where it is in one loop: {i64 whose, i64 round, i64 end}
+
+
+def team_bytes(threads: int) -> int:
+    """Of a team: behind its barrier lies a line for each thread, with what is left of its share of a loop."""
+    return TEAM_BYTES + threads * LINE
 
 
 def team_ir(target: Target) -> str:
-    """The module that defines `muschedule_barrier`, `_worker`, `_run`, `_time`, `_time_cold` and `_stop`."""
+    """The module that defines the functions above."""
     machine, _, system = target.triple.partition("-")
     if "windows" in system:
         raise CodegenError(
@@ -47,8 +60,12 @@ def team_ir(target: Target) -> str:
     futex = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}.get(machine)
     park = _FUTEX.replace("FUTEX", str(futex)) if "linux" in system and futex is not None else _SLEEP
     clock = "6" if any(name in system for name in ("darwin", "macos")) else "1"
-    text = _TEAM + park + declare_pause + "\n"
-    return text.replace("PAUSE", pause).replace("CLOCK", clock).replace("ATTRIBUTES", function_attributes(target))
+    text = _TEAM + _SHARE + park + declare_pause + "\n"
+    values = {"PAUSE": pause, "CLOCK": clock, "ATTRIBUTES": function_attributes(target)}
+    values |= {"BARRIER_BYTES": str(BARRIER_BYTES), "LINE_BYTES": str(LINE), "OTHERS": str(OTHERS + 1)}
+    for word, value in values.items():
+        text = text.replace(word, value)
+    return text
 
 
 _TEAM = """
@@ -312,6 +329,108 @@ define void @muschedule_stop(ptr %team) ATTRIBUTES {
   store atomic i64 1, ptr %stopped.at release, align 8
   call void @muschedule.launch(ptr %team)
   ret void
+}
+"""
+
+# How the iterations of a loop are shared out. Each thread begins with a contiguous share of its own, as large as all
+# others, and takes it in pieces; one that has done its share takes pieces of the shares of others. So nobody waits for
+# a thread on a slow core (an efficiency core, or one whose other half another program has), and as long as all are as
+# fast no memory is touched but each thread's own line.
+#
+# The line of a thread is one word, {i32 next iteration, i32 round}, lower half first; it counts loops in the upper
+# half. All threads go through the same loops, so that equal rounds are the same loop. Others take from a share only in
+# their own round: a thread that is behind or ahead has nothing to give, since who leaves a loop has seen its share
+# taken. What is computed does not depend on who does it.
+_SHARE = """
+define void @muschedule_enter(ptr %barrier, i64 %thread, i64 %threads, i64 %total, ptr %mine) ATTRIBUTES {
+entry:
+  store i64 0, ptr %mine
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %done, label %begin
+begin:
+  %lines = mul i64 %thread, LINE_BYTES
+  %offset = add i64 %lines, BARRIER_BYTES
+  %word.at = getelementptr i8, ptr %barrier, i64 %offset
+  %old = load atomic i64, ptr %word.at monotonic, align 8
+  %last = lshr i64 %old, 32
+  %next = add i64 %last, 1
+  %round = and i64 %next, 4294967295
+  %upper = shl i64 %round, 32
+  %scaled = mul i64 %thread, %total
+  %first = udiv i64 %scaled, %threads
+  %word = or i64 %upper, %first
+  store atomic i64 %word, ptr %word.at release, align 8
+  %round.at = getelementptr i64, ptr %mine, i64 1
+  store i64 %round, ptr %round.at
+  br label %done
+done:
+  ret void
+}
+
+define i64 @muschedule_take(ptr %barrier, i64 %thread, i64 %threads, i64 %total, ptr %mine) ATTRIBUTES {
+entry:
+  %start = load i64, ptr %mine
+  %round.at = getelementptr i64, ptr %mine, i64 1
+  %end.at = getelementptr i64, ptr %mine, i64 2
+  %alone = icmp sle i64 %threads, 1
+  br i1 %alone, label %all, label %share
+all:
+  %again = icmp ne i64 %start, 0
+  br i1 %again, label %none, label %whole
+whole:
+  store i64 1, ptr %mine
+  store i64 %total, ptr %end.at
+  ret i64 0
+share:
+  %round = load i64, ptr %round.at
+  %few = icmp ult i64 %threads, OTHERS
+  %most = select i1 %few, i64 %threads, i64 OTHERS
+  br label %whose
+whose:
+  %other = phi i64 [ %start, %share ], [ %other.next, %leave ]
+  %left = icmp ult i64 %other, %most
+  br i1 %left, label %find, label %end
+find:
+  %sum = add i64 %thread, %other
+  %owner = urem i64 %sum, %threads
+  %lines = mul i64 %owner, LINE_BYTES
+  %offset = add i64 %lines, BARRIER_BYTES
+  %word.at = getelementptr i8, ptr %barrier, i64 %offset
+  %following = add i64 %owner, 1
+  %scaled = mul i64 %following, %total
+  %share.end = udiv i64 %scaled, %threads
+  br label %look
+look:
+  %word = load atomic i64, ptr %word.at acquire, align 8
+  %their.round = lshr i64 %word, 32
+  %same = icmp eq i64 %their.round, %round
+  br i1 %same, label %measure, label %leave
+measure:
+  %next = and i64 %word, 4294967295
+  %some = icmp ult i64 %next, %share.end
+  br i1 %some, label %claim, label %leave
+claim:
+  ; a third of what is left: large pieces first, whose data are neighbours, and small ones at the end
+  %rest = sub i64 %share.end, %next
+  %up = add i64 %rest, 2
+  %piece = udiv i64 %up, 3
+  %claimed = add i64 %word, %piece
+  %pair = cmpxchg ptr %word.at, i64 %word, i64 %claimed acq_rel acquire
+  %won = extractvalue { i64, i1 } %pair, 1
+  br i1 %won, label %got, label %look
+got:
+  store i64 %other, ptr %mine
+  %piece.end = add i64 %next, %piece
+  store i64 %piece.end, ptr %end.at
+  ret i64 %next
+leave:
+  %other.next = add i64 %other, 1
+  br label %whose
+end:
+  store i64 %most, ptr %mine
+  br label %none
+none:
+  ret i64 -1
 }
 """
 

@@ -473,7 +473,8 @@ class BlockLowering:
                 axis = self.block.loops[level]
                 inside.append(Loop((LoopAxis(self.cuts.loop_var(axis.name), self.cuts.extents[axis.name]),), body))
             inside += self.after[level]
-            body = inside[0] if len(inside) == 1 else sequence(inside)  # alone, a loop is in one nest with what is in it
+            # without a sequence around it, a loop that is alone is in one nest with what is in it
+            body = inside[0] if len(inside) == 1 else sequence(inside)
             for buffer in reversed(self.scratch[level]):
                 body = Alloc(buffer, body)
         assert body is not None

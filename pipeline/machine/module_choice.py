@@ -19,7 +19,7 @@ log = logging.getLogger("pipeline")
 
 # Times that two modules are loaded: which is faster may change from one to the next, with the pages that weights lie
 # in and with what else runs on the machine, and there are machines where it does for most pairs.
-LOADS, AT_MOST = 3, 9
+LOADS, AT_MOST = 3, 7
 
 
 def until_sure(times: Iterable[tuple[float, ...]]) -> list[tuple[float, ...]]:

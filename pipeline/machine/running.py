@@ -35,7 +35,7 @@ def verified_by_running(config: Config, model: Graph, module: Runnable, feeds: F
 
 def called_in_turns(
     artifacts: Sequence[Path], load: Callable[[Path], AbstractContextManager[Runnable]], feeds: Feeds,
-    seconds: float = 1.0,
+    seconds: float = 0.6,
 ) -> Iterator[tuple[float, ...]]:  # fmt: skip
     """Loads all modules again and again; each time, the median of a call of each, in milliseconds.
 

@@ -2,7 +2,8 @@
 
 Every kernel has the signature `void symbol(ptr buffers, i64 thread, i64 threads, ptr barrier)`. It is SPMD: each of
 `threads` threads calls it with the same buffers and barrier and its own number. `buffers` is an array of pointers, one
-per argument, in order, 64-byte aligned. Regions inside one kernel are kept apart by calls of `muschedule_barrier`.
+per argument, in order, 64-byte aligned. Regions inside one kernel are kept apart by calls of `muschedule_barrier`; the
+iterations of a long parallel loop are shared out by `muschedule_take`, in memory behind the barrier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The thread team in LLVM IR: a barrier, workers that spin and then park, the launch of a job, and a stop watch.
+"""The thread team in LLVM IR: a barrier, shared loops, workers that spin and park, the launch of a job, a stop watch.
 
 The module is compiled once for a process and put into every artifact. Its functions:
 
@@ -24,7 +24,8 @@ from pipeline.ir.target import Target
 # Fields that different threads write are two cache lines apart: CPUs fetch lines in pairs.
 LINE = 128
 BARRIER_BYTES = 2 * LINE
-"""Zeroed, LINE-aligned memory of one barrier: {i32 arrived, pad, i32 generation, pad}."""
+"""Zeroed, LINE-aligned memory of one barrier: {i32 arrived, pad, i32 generation, pad}. Several threads need a line each
+behind it: see `team_bytes`."""
 TEAM_BYTES = 6 * LINE
 """Zeroed, LINE-aligned memory of one team, without what `team_bytes` adds: {i64 threads, i64 spin_ns, i64 stopped, pad,
 i32 epoch, ptr job, ptr buffers, pad, i32 parked, pad, i32 done, pad, barrier}. The owner fills in the first two before

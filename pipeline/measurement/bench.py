@@ -10,8 +10,9 @@ from functools import partial
 import numpy as np
 
 from pipeline.codegen.kernel import Kernel
-from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
-from pipeline.codegen.llvm.team import BARRIER_BYTES, LINE, Team, called_by_kernels, own_cores, team_ir
+from pipeline.codegen.llvm.compile import LoadedObject
+from pipeline.codegen.llvm.team import Team, called_by_kernels, own_cores
+from pipeline.codegen.llvm.team_ir import BARRIER_BYTES, LINE, team_object
 from pipeline.errors import MeasureError
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.target import Target
@@ -64,7 +65,7 @@ _BENCH: list[Bench] = []  # one process, one bench: made by `set_up`, which the 
 
 def set_up(target: Target) -> None:
     """Prepare this process for kernels of the target."""
-    _BENCH[:] = [Bench(target, LoadedObject(compile_ir(team_ir(target), target), target=target))]
+    _BENCH[:] = [Bench(target, LoadedObject(team_object(target), target=target))]
 
 
 def perform(job: BenchJob[Kernel]) -> tuple[BenchResult, ...]:

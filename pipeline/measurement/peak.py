@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.codegen.llvm.compile import LoadedObject, compile_ir, function_attributes
-from pipeline.codegen.llvm.team import Team, own_cores, team_ir
+from pipeline.codegen.llvm.team import Team, own_cores
+from pipeline.codegen.llvm.team_ir import team_object
 from pipeline.errors import MeasureError
 from pipeline.ir.target import Target
 
@@ -38,7 +39,7 @@ def measure_peak(target: Target, threads: int | None = None, *, memory_bytes: in
     if count < 1:
         raise MeasureError("a peak needs a thread", why=f"threads is {count}", todo="Ask for 1 or more")
     loaded = LoadedObject([compile_ir(text, target) for text in (fma_ir(target), stream_ir(target))], target=target)
-    code = LoadedObject(compile_ir(team_ir(target), target))
+    code = LoadedObject(team_object(target))
     with Team(count, code, cores=own_cores(count)) as team:
         return Peak(_gflops(team, loaded, target), _bandwidth(team, loaded, target, memory_bytes), count)
 

@@ -109,9 +109,7 @@ def _taken(graph: Graph, user: Node, place: int) -> int:
     """Elements of one operand that an operation reads, at most."""
     shape = graph.nodes[user.inputs[place]].type.shape
     match user.op:
-        case Gather() if place == 0:
-            return math.prod(user.type.shape)
-        case Slice():
+        case Slice() | Gather() if place == 0:
             return math.prod(user.type.shape)
         case Contract(spatial, reduced, lhs, rhs):
             extents = (*spatial, *reduced)

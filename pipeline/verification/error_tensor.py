@@ -46,17 +46,13 @@ def _by_pieces(
 ) -> Error:
     """The same where each element depends on its own operands alone."""
 
-    def spread(array: Error) -> Error:
-        return array if array is None or array.ndim == 0 else np.broadcast_to(array, result.shape)
+    def part(array: Array) -> Array:
+        return array if array.ndim == 0 else np.broadcast_to(array, result.shape)[piece]
 
-    def part(array: Error, piece: tuple[slice, ...]) -> Error:
-        return array if array is None or array.ndim == 0 else array[piece]
-
-    wide, off = [spread(value) for value in values], [spread(error) for error in errors]
     made: Error = None
     for piece in _pieces(result.shape):
-        operands = [value for each in wide if (value := part(each, piece)) is not None]
-        error = _settled(op, operands, [part(each, piece) for each in off], result[piece], type_)
+        off = [None if error is None else part(error) for error in errors]
+        error = _settled(op, [part(value) for value in values], off, result[piece], type_)
         if error is None:  # that does not depend on the numbers
             return None
         if made is None:
@@ -66,7 +62,7 @@ def _by_pieces(
 
 
 def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Blocks that cover an array, in order: of `PIECE` elements at most, as long as the last axis is no longer."""
+    """Blocks that cover an array, in order, of `PIECE` elements at most."""
     inner = math.prod(shape[1:])
     if inner > PIECE:
         for first in range(shape[0]):

@@ -14,8 +14,9 @@ import yaml
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.codegen.llvm.build import build_kernel
-from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
-from pipeline.codegen.llvm.team import Team, called_by_kernels, team_ir
+from pipeline.codegen.llvm.compile import LoadedObject
+from pipeline.codegen.llvm.team import Team, called_by_kernels
+from pipeline.codegen.llvm.team_ir import team_object
 from pipeline.ir.graph import DType, Graph, Shape
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.ir.program import Program
@@ -57,7 +58,7 @@ def cpu_rules() -> tuple[Rule, ...]:
 
 @cache
 def _team(target: Target) -> tuple[Team, LoadedObject]:
-    code = LoadedObject(compile_ir(team_ir(target), target))
+    code = LoadedObject(team_object(target))
     return Team(THREADS, code), code
 
 

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from pipeline.codegen.llvm import emit
 from pipeline.codegen.llvm.build import SCRATCH, build_kernel, emit_kernel
 from pipeline.codegen.llvm.compile import assembly, optimised_ir
 from pipeline.errors import CodegenError
@@ -70,6 +71,26 @@ def test_arguments_stand_in_the_order_of_the_buffers_with_their_roles() -> None:
     assert roles["x0"] == "input" and roles["w1"] == "constant" and roles["w2"] == "constant"
     assert roles["out0"] == "output" and "packed" in roles.values()
     assert kernel.parallel and kernel.threads == native().cores
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (7, 3), (64, 33)])
+def test_the_iterations_of_a_shared_loop_are_each_done_once(
+    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    i, j = (Iter(name, Poly.of(n), "spatial", Var(f"l{name}")) for name, n in (("i", rows), ("j", columns)))
+    at = (Var("i"), Var("j"))
+    block = Block("square", (i, j), "y", at, mul(Load("x", at, "float32"), Load("x", at, "float32")))
+    axes = (Axis("li", Poly.of(rows)), Axis("lj", Poly.of(columns)))
+    shape = (Poly.of(rows), Poly.of(columns))
+    buffers = (Buffer("x", shape, "float32", role="input"), Buffer("y", shape, "float32", role="output"))
+    program = Program("squares", buffers, Seq((Loop(axes, block, "parallel"),)))
+    assert "muschedule_take" not in emit_kernel(program, native()).text, "there is too little to do"
+    monkeypatch.setattr(emit, "PIECES", 0)
+    monkeypatch.setattr(emit, "SHARED_WORK", rows * columns)
+    assert "muschedule_take" in emit_kernel(program, native()).text
+    x = np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32)
+    for _ in range(20):
+        np.testing.assert_array_equal(run_program(program, {"x": x}, native())["y"], x * x)
 
 
 def test_constants_that_only_the_prologue_reads_need_not_be_kept() -> None:

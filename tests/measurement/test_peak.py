@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.codegen.llvm.compile import LoadedObject, assembly, compile_ir
-from pipeline.codegen.llvm.team import Team, team_ir
+from pipeline.codegen.llvm.team import Team
+from pipeline.codegen.llvm.team_ir import team_object
 from pipeline.errors import MeasureError
 from pipeline.ir.target import Target
 from pipeline.measurement.host import detect_host
@@ -62,7 +63,7 @@ def test_every_word_of_the_buffer_is_read(threads):
     counts = np.array([data.size], np.int64)
     table = np.array([data.ctypes.data, counts.ctypes.data, outs.ctypes.data], np.uint64)
     loaded = LoadedObject(compile_ir(stream_ir(HOST), HOST))
-    with Team(threads, LoadedObject(compile_ir(team_ir(HOST), HOST))) as team:
+    with Team(threads, LoadedObject(team_object(HOST))) as team:
         team.run(loaded.address("stream_peak"), table.ctypes.data)
     assert np.bitwise_xor.reduce(outs) == np.bitwise_xor.reduce(data)
 

@@ -14,6 +14,8 @@ from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.verification import error_tensor
+from pipeline.verification import verdict as verdict_module
 from pipeline.verification.hostile import hostile_feeds, random_feeds
 from pipeline.verification.rounding import sum_factor
 from pipeline.verification.tolerance import evaluate_with_bound
@@ -350,3 +352,49 @@ def test_an_output_without_elements_is_right() -> None:
     graph = matmul_graph(0, 3, 4)
     feeds = random_feeds(graph, np.random.default_rng(0))
     assert compare(np.zeros((0, 3), np.float32), evaluate_with_bound(graph, feeds)["y"]).ok
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 4, 9), (3, 1, 50)])
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "where"])
+def test_bounds_do_not_depend_on_the_pieces_in_which_they_are_found(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = GraphBuilder()
+    x = b.input("x", shape, "float32")
+    match name:
+        case "softmax":
+            y = b.softmax(b.elementwise("exp", x), len(shape) - 1)
+        case "layer_norm":
+            y = b.elementwise("tanh", b.elementwise("div", x, b.input("scale", shape[-1:], "float32")))
+        case _:
+            y = b.elementwise(
+                "where", b.elementwise("gt", b.elementwise("sin", x), b.constant(np.zeros((), np.float32))), x, x
+            )
+    graph = b.finish([("y", y)])
+    feeds = random_feeds(graph, np.random.default_rng(0))
+    feeds["x"].flat[0], feeds["x"].flat[-1] = np.inf, 1e30
+    whole = evaluate_with_bound(graph, feeds)["y"]
+    for most in (1, 4, 10):
+        monkeypatch.setattr(error_tensor, "PIECE", most)
+        pieces = evaluate_with_bound(graph, feeds)["y"]
+        np.testing.assert_array_equal(pieces.value, whole.value)
+        np.testing.assert_array_equal(pieces.bound, whole.bound)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("place", [(0, 0), (1, 3), (4, 6)])
+def test_a_fault_is_found_in_whichever_piece_it_is(
+    dtype: str, place: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = np.arange(35).reshape(5, 7).astype(dtype)
+    bound = np.full(want.shape, 0.5 if dtype == "float32" else 0.0)
+    bound[2, 2] = np.inf
+    got = want.copy()
+    got[place] += 3
+    got[2, 2] += 50
+    whole = compare(got, want, bound)
+    assert (whole.ok, whole.worst, whole.max_absolute) == (False, place, 3.0) and whole.unstable == 1 / 35
+    for most in (1, 4, 35):
+        monkeypatch.setattr(verdict_module, "_PIECE", most)
+        assert compare(got, want, bound) == whole
+        assert compare(want, want, bound).ok

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 
@@ -15,9 +14,9 @@ from pipeline.codegen.cuda.host_program import host_program
 from pipeline.codegen.cuda.kernel import Launch
 from pipeline.codegen.kernel import Role
 from pipeline.codegen.llvm.build import build_kernel
-from pipeline.codegen.llvm.compile import LoadedObject, compile_ir
+from pipeline.codegen.llvm.compile import LoadedObject
 from pipeline.codegen.llvm.link import aligned_copy
-from pipeline.codegen.llvm.team_ir import team_ir
+from pipeline.codegen.llvm.team_ir import team_object
 from pipeline.errors import PipelineError
 from pipeline.ir.interpret import interpret
 from pipeline.ir.program import Block, Program, walk
@@ -67,19 +66,13 @@ def workspaces_by_llvm(program: Program, arrays: Mapping[str, np.ndarray], host:
     return values
 
 
-@cache
-def _team_object(host: Target) -> bytes:
-    """What a kernel calls, though it runs on one thread."""
-    return compile_ir(team_ir(host), host)
-
-
 def _run(
     program: Program, arrays: Mapping[str, np.ndarray], host: Target, role: Role = "output"
 ) -> dict[str, np.ndarray]:
     """The arguments of that role after a run."""
     kernel = build_kernel(host_program(program), host, level=1)
     pointer, i64 = ctypes.c_void_p, ctypes.c_int64
-    loaded = LoadedObject((_team_object(host), kernel.object_code), target=host)
+    loaded = LoadedObject((team_object(host), kernel.object_code), target=host)
     buffers = {}
     for argument in kernel.arguments:
         value = arrays[argument.name] if argument.role in ("input", "constant") else spoiled(argument)

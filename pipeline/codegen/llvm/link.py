@@ -30,7 +30,7 @@ from pipeline.codegen.llvm.main_function import (
     barriers_before,
     main_ir,
 )
-from pipeline.codegen.llvm.team_ir import team_ir
+from pipeline.codegen.llvm.team_ir import team_object
 from pipeline.codegen.memory import ALIGNMENT, MemoryPlan, plan_memory
 from pipeline.codegen.module import LinkedCall, LinkedModule, ModulePlan, Weight, check_plan
 from pipeline.codegen.placing import bound, figures, lifetimes, outputs_of, ports_of, workspace
@@ -45,7 +45,7 @@ def link(plan: ModulePlan[Kernel]) -> LinkedModule:
     outputs = outputs_of(plan)
     homes = {output.root: index for index, output in enumerate(outputs) if not output.copied}
     copies = [(index, output.root) for index, output in enumerate(outputs) if output.copied]
-    team = compile_ir(team_ir(plan.target), plan.target)
+    team = team_object(plan.target)
     packed, weights, data = _constants(plan, [root for _, root in copies], team)
     alive = lifetimes(plan, outputs)
     memory = plan_memory(alive)

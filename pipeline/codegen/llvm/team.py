@@ -17,10 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeline.codegen.llvm.team_ir import BARRIER_BYTES, LINE, SHARING, team_bytes, team_ir
+from pipeline.codegen.llvm.team_ir import LINE, SHARING, team_bytes
 from pipeline.errors import PipelineError
-
-__all__ = ["BARRIER_BYTES", "LINE", "Symbols", "Team", "called_by_kernels", "own_cores", "team_ir"]
 
 _EXIT_SECONDS = 10.0
 

@@ -17,7 +17,9 @@ The module is compiled once for a process and put into every artifact. Its funct
 
 from __future__ import annotations
 
-from pipeline.codegen.llvm.compile import function_attributes
+from functools import cache
+
+from pipeline.codegen.llvm.compile import compile_ir, function_attributes
 from pipeline.errors import CodegenError
 from pipeline.ir.target import Target
 
@@ -38,6 +40,12 @@ MINE_BYTES = 24  # of the memory in which a thread keeps where it is in one loop
 def team_bytes(threads: int) -> int:
     """Of a team: behind its barrier lies a line for each thread, with what is left of its share of a loop."""
     return TEAM_BYTES + threads * LINE
+
+
+@cache
+def team_object(target: Target) -> bytes:
+    """Object code of `team_ir`, compiled once for each target."""
+    return compile_ir(team_ir(target), target)
 
 
 def team_ir(target: Target) -> str:

@@ -15,19 +15,20 @@ _POISON = np.full(GUARD, 0xFF, np.uint8)
 
 
 class GuardedBuffer:
-    """Memory for one argument of a kernel, aligned to 64 bytes.
+    """Memory for one argument of a kernel, aligned to a line of 64 bytes.
 
+    behind  bytes behind the begin of a line at which it begins instead
     poison  guard with NaN instead of a pattern: for buffers that a kernel should only read
     skew    cache lines by which the start is moved, so that large buffers do not all fall on the same cache sets
     """
 
-    def __init__(self, shape: Shape, dtype: DType, *, poison: bool = False, skew: int = 0) -> None:
+    def __init__(self, shape: Shape, dtype: DType, *, poison: bool = False, skew: int = 0, behind: int = 0) -> None:
         self.dtype = dtype
         kind = numpy_dtype(dtype)
         size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         skewed = GUARD + skew * _LINE
-        self._memory = np.empty(skewed + size + GUARD + _LINE, np.uint8)
-        start = skewed + -(self._memory.ctypes.data + skewed) % _LINE
+        self._memory = np.empty(skewed + size + GUARD + 2 * _LINE, np.uint8)
+        start = skewed + -(self._memory.ctypes.data + skewed) % _LINE + behind
         self._before = self._memory[start - GUARD : start]
         self._bytes = self._memory[start : start + size]
         self._after = self._memory[start + size : start + size + GUARD]

@@ -47,6 +47,7 @@ class ReferenceFiles:
     task_id: str
     constants: Files
     cases: tuple[CaseFiles, ...]
+    fed: frozenset[str] = frozenset()
 
 
 def write(reference: Reference, folder: Path) -> ReferenceFiles:
@@ -74,6 +75,7 @@ def write(reference: Reference, folder: Path) -> ReferenceFiles:
             )
             for number, case in enumerate(reference.cases)
         ),
+        reference.fed,
     )
 
 
@@ -84,4 +86,4 @@ def read(files: ReferenceFiles) -> Reference:
         return {name: file.load() for name, file in part}
 
     cases = tuple(Case(load(case.inputs), load(case.expected), load(case.tolerance)) for case in files.cases)
-    return Reference(files.task_id, load(files.constants), cases)
+    return Reference(files.task_id, load(files.constants), cases, files.fed)

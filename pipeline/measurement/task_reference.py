@@ -34,7 +34,12 @@ def task_reference(
     if hostile and small:
         feeds += [made for _, made in hostile_feeds(task.graph, rng)]
     cases = tuple(_case(task.graph, {**given, **constants}, frozenset(constants), factor) for given in feeds)
-    return Reference(task.key, {argument_name(name): data for name, data in constants.items()}, cases)
+    return Reference(
+        task.key,
+        {argument_name(name): data for name, data in constants.items()},
+        cases,
+        frozenset(argument_name(name) for name in task.fed),
+    )
 
 
 def _case(graph: Graph, feeds: Mapping[str, np.ndarray], constants: frozenset[str], factor: float) -> Case:

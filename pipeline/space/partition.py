@@ -270,8 +270,7 @@ class _Grouping:
         placed: list[tuple[Instance, list[int]]] = []
         for members in self.members:
             (output,) = self.escaping(set(members)) if self.escaping(set(members)) else (members[-1],)
-            subgraph, inputs, constants = extract(self.graph, members, output, aliases)
-            task = make_task(subgraph, constants)
+            task, inputs = extract(self.graph, members, output, aliases)
             if task.key not in known:
                 known[task.key] = len(tasks)
                 tasks.append(task)
@@ -308,16 +307,17 @@ class _Grouping:
 
 def extract(
     graph: Graph, members: Collection[int], output: int, aliases: Mapping[int, int]
-) -> tuple[Graph, tuple[int, ...], tuple[str, ...]]:
-    """Some operations as a graph of their own: operands in order of use, scalar constants kept, names dropped.
+) -> tuple[Task, tuple[int, ...]]:
+    """Some operations as a task of their own: operands in order of use, scalar constants kept, names dropped.
 
-    aliases   as in `Partition`: through them a constant is seen to be one
-    returns   the graph, the values of the whole graph that are its inputs, and the names of those that are constants
+    aliases   as in `Partition`: through them a constant and an input of the model are seen to be one
+    returns   the task, and the values of the whole graph that are its inputs
     """
     nodes: list[Node] = []
     numbers: dict[int, int] = {}
     operands: list[int] = []
     constants: list[str] = []
+    fed: list[str] = []
     data: dict[str, np.ndarray] = {}
     inside = set(members)
     for member in sorted(members):
@@ -330,17 +330,20 @@ def extract(
                 data[node.op.key] = graph.constants[node.op.key]
                 nodes.append(Node(Constant(node.op.key), (), node.type))
             else:
-                known = isinstance(graph.nodes[base(source, aliases)].op, Constant)
-                name = f"{'w' if known else 'x'}{len(operands)}"
-                if known:
+                origin = graph.nodes[base(source, aliases)].op
+                name = f"{'w' if isinstance(origin, Constant) else 'x'}{len(operands)}"
+                if isinstance(origin, Constant):
                     constants.append(name)
+                elif isinstance(origin, Input):
+                    fed.append(name)
                 operands.append(source)
                 nodes.append(Node(Input(name), (), node.type))
             numbers[source] = len(nodes) - 1
         node = graph.nodes[member]
         nodes.append(Node(node.op, tuple(numbers[i] for i in node.inputs), node.type))
         numbers[member] = len(nodes) - 1
-    return Graph(tuple(nodes), (("out", numbers[output]),), data), tuple(operands), tuple(constants)
+    taken = Graph(tuple(nodes), (("out", numbers[output]),), data)
+    return make_task(taken, tuple(constants), tuple(fed)), tuple(operands)
 
 
 def base(value: int, aliases: Mapping[int, int]) -> int:

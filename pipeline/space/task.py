@@ -28,6 +28,7 @@ class Task:
     """A graph whose larger constants are inputs, so that layers that differ in their weights alone are one task.
 
     constants  names of the inputs whose data is known when the model is compiled
+    fed        names of the inputs that the caller of the model hands in, which may begin anywhere in memory
     key        sha256 of the text of the graph and of those names
     flops      arithmetic operations of one run; a multiply-add counts two
     traffic    compulsory bytes: what is read of every input, once, and every output
@@ -36,15 +37,17 @@ class Task:
     name: str
     graph: Graph
     constants: tuple[str, ...]
+    fed: tuple[str, ...]
     key: str
     flops: int
     traffic: int
 
 
-def make_task(graph: Graph, constants: tuple[str, ...]) -> Task:
+def make_task(graph: Graph, constants: tuple[str, ...], fed: tuple[str, ...] = ()) -> Task:
     """Names the graph after its main operation and counts its work."""
-    key = hashlib.sha256(f"{to_text(graph)}\nconstants {' '.join(constants)}".encode()).hexdigest()
-    return Task(title(graph), graph, constants, key, flops(graph), traffic(graph))
+    text = f"{to_text(graph)}\nconstants {' '.join(constants)}" + (f"\nfed {' '.join(fed)}" if fed else "")
+    key = hashlib.sha256(text.encode()).hexdigest()
+    return Task(title(graph), graph, constants, fed, key, flops(graph), traffic(graph))
 
 
 def flops(graph: Graph) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pipeline.ir.graph import ITEM_BYTES, Constant, Contract, Graph, Reduce
 from pipeline.ir.target import Target
 from pipeline.space.partition import Instance, Partition, base, extract
-from pipeline.space.task import Task, bytes_read, make_task
+from pipeline.space.task import Task, bytes_read
 from pipeline.superopt.label import BROADCAST, NOTHING, Opaque, specify
 from pipeline.superopt.many_cores import many_cores
 from pipeline.superopt.spec import Spec
@@ -193,8 +193,8 @@ def _joined(graph: Graph, parts: Partition, chosen: Sequence[int], last: int) ->
                     members.add(value)
                     value = parts.aliases[value]
     output = parts.instances[last].output
-    subgraph, inputs, constants = extract(graph, members, output, parts.aliases)
-    return Instance(-1, inputs, output, tuple(sorted(members))), make_task(subgraph, constants)
+    task, inputs = extract(graph, members, output, parts.aliases)
+    return Instance(-1, inputs, output, tuple(sorted(members))), task
 
 
 def waits(target: Target) -> tuple[float, float]:

@@ -53,12 +53,22 @@ done:
 """
 
 
-def _loop(first: int = 0, last: int = N, value: str = "%sum", to: str = "%ay") -> str:
+def _loop(first: int = 0, last: int | str = N, value: str = "%sum", to: str = "%ay") -> str:
     return _LOOP.replace("FIRST", str(first)).replace("LAST", str(last)).replace("VALUE", value).replace("TO", to)
+
+
+def _only_at(offset: int) -> str:
+    """Right where x begins so many bytes behind a line, and leaves the result as it was elsewhere."""
+    return (
+        "  %address = ptrtoint ptr %x to i64\n  %offset = and i64 %address, 63\n"
+        f"  %there = icmp eq i64 %offset, {offset}\n  %last = select i1 %there, i64 {N}, i64 0\n" + _loop(last="%last")
+    )
 
 
 BODIES = {
     "right": _loop(),
+    "right on a line": _only_at(0),
+    "right 16 bytes behind": _only_at(16),
     "slow": "  %ignored = call i32 @usleep(i32 5000)\n" + _loop(),
     "null": "  store volatile i64 1, ptr inttoptr (i64 8 to ptr)\n" + _loop(),
     "spin": "  br label %again\nagain:\n  %v = load volatile i64, ptr %x\n  br label %again\n}\n",
@@ -129,7 +139,7 @@ def build(program, target, *, threads=1):
     return Kernel("kernel", prologue, compile_ir(text, target), arguments, threads, threads > 1)
 
 
-def reference(task_id="task", seed=0, cases=2):
+def reference(task_id="task", seed=0, cases=2, fed=()):
     rng = np.random.default_rng(seed)
     w = rng.standard_normal(N).astype(np.float32)
     made = []
@@ -137,4 +147,4 @@ def reference(task_id="task", seed=0, cases=2):
         x = rng.standard_normal(N).astype(np.float32)
         expected = 2.0 * x.astype(np.float64) + w
         made.append(Case({"x": x}, {"y": expected}, {"y": 1e-6 * (np.abs(expected) + 2)}))
-    return Reference(task_id, {"w": w, "c": -w}, tuple(made))
+    return Reference(task_id, {"w": w, "c": -w}, tuple(made), frozenset(fed))

@@ -22,6 +22,15 @@ def test_a_buffer_is_aligned_writable_and_whole(dtype, shape):
     assert buffer.damage() == ""
 
 
+def test_a_buffer_may_begin_behind_a_line_and_is_watched_there_too():
+    buffer = GuardedBuffer((67,), "float32", skew=3, behind=16)
+    assert buffer.address % 64 == 16
+    buffer.array[...] = 1
+    assert buffer.damage() == ""
+    buffer._memory[buffer.address - buffer._memory.ctypes.data - 1] ^= 1
+    assert "before its start" in buffer.damage()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_spoiled_floats_are_nan(dtype):
     buffer = GuardedBuffer((5,), dtype)

@@ -56,6 +56,16 @@ def test_a_right_kernel_is_timed_and_its_error_told(runner):
     assert result.run_seconds > 0
 
 
+def test_what_callers_hand_in_begins_where_their_arrays_do_and_the_rest_on_a_line(runner):
+    kernels = built("right on a line", "right 16 bytes behind")
+    on_a_line, behind = runner.run(kernels, planted.reference("made by a kernel"))
+    assert on_a_line.failure is None
+    assert behind.failure.reason == "wrong"
+    on_a_line, behind = runner.run(kernels, planted.reference("handed in", fed=("x",)))
+    assert on_a_line.failure.reason == "wrong"
+    assert behind.failure is None
+
+
 @pytest.mark.parametrize(
     ("name", "reason", "detail"),
     [

@@ -13,8 +13,9 @@ from pipeline.measurement.reference_files import read, write
 def test_a_reference_comes_back_as_it_was(dtype, shape, tmp_path):
     array = (np.arange(int(np.prod(shape))) % 2).reshape(shape).astype(dtype)
     case = Case({"x/1": array}, {"y": array}, {"y": np.float64(0.5)})
-    back = read(write(Reference("task", {"w": array}, (case, case)), tmp_path / "task"))
+    back = read(write(Reference("task", {"w": array}, (case, case), frozenset({"x/1"})), tmp_path / "task"))
     assert back.task_id == "task"
+    assert back.fed == {"x/1"}
     assert len(back.cases) == 2
     for got in (back.constants["w"], back.cases[1].inputs["x/1"], back.cases[0].expected["y"]):
         assert got.dtype == array.dtype

@@ -7,6 +7,7 @@ import numpy as np
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.measurement.protocol import Reference
 from pipeline.measurement.task_reference import HOSTILE_BYTES, HOSTILE_FLOPS, task_reference
+from pipeline.space.lower import argument_name
 from pipeline.space.task import Task, make_task
 
 
@@ -29,3 +30,11 @@ def test_a_task_of_few_operations_on_many_bytes_is_checked_on_one_set_of_feeds()
     task = rows(4096)
     assert task.flops < HOSTILE_FLOPS and task.traffic > HOSTILE_BYTES
     assert len(reference(task).cases) == 1
+
+
+def test_what_the_caller_of_the_model_hands_in_is_told_by_the_names_of_the_arguments() -> None:
+    b = GraphBuilder()
+    x, y = b.input("x", (4,), "float32"), b.input("y", (4,), "float32")
+    task = make_task(b.finish([("z", b.elementwise("add", x, y))]), (), ("y",))
+    assert reference(task).fed == {argument_name("y")}
+    assert reference(rows(4)).fed == set()

@@ -56,6 +56,19 @@ def encoder() -> Graph:
     return b.finish([("y", x)])
 
 
+def test_a_task_knows_which_of_its_inputs_come_from_the_caller() -> None:
+    """Through reshapes too. What another task has made, and what is known, is no such input."""
+    b = GraphBuilder()
+    x, w = b.input("x", (4, 6), "float32"), b.constant(np.ones((6, 6), np.float32))
+    first = b.matmul(b.reshape(x, (2, 2, 6)), w)
+    second = b.einsum("bij,bkj->bik", first, b.reshape(x, (2, 2, 6)))
+    parts = partition(b.finish([("y", second)]))
+    tasks = [parts.tasks[instance.task] for instance in parts.instances]
+    names = [tuple(n.op.name for n in task.graph.nodes if isinstance(n.op, Input)) for task in tasks]
+    assert names == [("x0", "w1"), ("x0", "x1")]
+    assert [task.fed for task in tasks] == [("x0",), ("x1",)]
+
+
 def test_a_product_takes_its_bias_and_activation_along() -> None:
     b = GraphBuilder()
     x, w, bias = b.input("x", (8, 16), "float32"), b.input("w", (16, 32), "float32"), b.input("b", (32,), "float32")

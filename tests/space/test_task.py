@@ -71,7 +71,8 @@ def test_equal_tasks_have_equal_keys_and_others_do_not() -> None:
     key = make_task(dense(), ()).key
     assert key == make_task(dense(), ()).key
     others = [make_task(dense(), ("w",)), make_task(dense(5), ()), make_task(dense(dtype="float64"), ())]
-    assert len({key, *(task.key for task in others)}) == 4
+    others.append(make_task(dense(), (), ("w",)))
+    assert len({key, *(task.key for task in others)}) == 5
 
 
 def test_a_gpu_multiplies_halves_at_the_rate_of_its_tensor_cores_and_a_cpu_as_it_does_floats() -> None:

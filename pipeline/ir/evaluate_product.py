@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pipeline.ir.graph import AffineMap, Contract, DType, ReduceWindow, Shape
 from pipeline.ir.graph_types import FLOATS, HALVES, dtype_name, numpy_dtype
 
 CHUNK = 1 << 25  # elements of an unfolded operand that may exist at a time
+BATCH = 1 << 20  # elements of both operands of a batched product that are taken at a time
 LARGE_WINDOW = 64  # elements, above which a loop over them in Python costs more than it saves
 EXACT = 1 << 53  # integers below this are exact in float64
 
@@ -27,12 +28,19 @@ def contract(op: Contract, lhs: np.ndarray, rhs: np.ndarray, dtype: DType) -> np
     else:
         largest = _largest(lhs) * _largest(rhs) * max(1, math.prod(op.reduced))
         work = np.dtype(np.float64) if largest < EXACT else np.result_type(out, np.int32)
-    lhs, rhs = lhs.astype(work, copy=False), rhs.astype(work, copy=False)
     with np.errstate(all="ignore"):
-        result = _product(op, window(lhs, op.lhs, extents), window(rhs, op.rhs, extents), extents)
+        views = window(lhs, op.lhs, extents), window(rhs, op.rhs, extents)
+        result = _product(op, *views, extents, lambda piece: piece.astype(work, copy=False), work)
         if dtype not in FLOATS and work.kind == "f":
             result = result.astype(np.int64)  # exact; the next conversion wraps
         return result.astype(out, copy=False)
+
+
+def magnitudes(op: Contract, lhs: np.ndarray, rhs: np.ndarray, work: np.dtype[Any]) -> np.ndarray:
+    """The sum of the products' magnitudes, in a floating dtype."""
+    extents = (*op.spatial, *op.reduced)
+    views = window(lhs, op.lhs, extents), window(rhs, op.rhs, extents)
+    return _product(op, *views, extents, lambda piece: np.abs(piece.astype(work, copy=False)), work)
 
 
 def window(x: np.ndarray, affine: AffineMap, extents: Shape) -> np.ndarray:
@@ -89,11 +97,18 @@ def _only(view: np.ndarray, variables: Collection[int]) -> np.ndarray:
     return view[tuple(slice(None) if v in variables else slice(0, 1) for v in range(view.ndim))]
 
 
-def _product(op: Contract, lhs: np.ndarray, rhs: np.ndarray, extents: Shape) -> np.ndarray:
+def _product(
+    op: Contract, lhs: np.ndarray, rhs: np.ndarray, extents: Shape, take: Callable[[np.ndarray], np.ndarray],
+    work: np.dtype[Any],
+) -> np.ndarray:  # fmt: skip
+    """Over views of both operands with one axis for each variable.
+
+    take  makes of a piece of an operand what is multiplied, in the dtype `work`: fresh memory for all of it costs more
+    """
     spatial = range(len(op.spatial))
     reduced = range(len(op.spatial), len(extents))
     if 0 in extents:
-        return np.zeros(op.spatial, lhs.dtype)
+        return np.zeros(op.spatial, work)
     in_lhs, in_rhs = set(_used(lhs, range(len(extents)))), set(_used(rhs, range(len(extents))))
     alone = {v for v in reduced if (v in in_lhs) != (v in in_rhs)}
     if alone and not (np.isfinite(_only(lhs, in_lhs)).all() and np.isfinite(_only(rhs, in_rhs)).all()):
@@ -102,27 +117,38 @@ def _product(op: Contract, lhs: np.ndarray, rhs: np.ndarray, extents: Shape) -> 
     lhs, rhs = _only(lhs, in_lhs), _only(rhs, in_rhs)
     only_lhs = tuple(v for v in reduced if v in in_lhs - in_rhs)
     only_rhs = tuple(v for v in reduced if v in in_rhs - in_lhs)
-    lhs = lhs.sum(axis=only_lhs, keepdims=True, dtype=lhs.dtype) if only_lhs else lhs
-    rhs = rhs.sum(axis=only_rhs, keepdims=True, dtype=rhs.dtype) if only_rhs else rhs
+    lhs = take(lhs).sum(axis=only_lhs, keepdims=True, dtype=work) if only_lhs else lhs
+    rhs = take(rhs).sum(axis=only_rhs, keepdims=True, dtype=work) if only_rhs else rhs
     times = math.prod(extents[v] for v in reduced if v not in in_lhs | in_rhs)
     batch = tuple(v for v in spatial if v in in_lhs & in_rhs)
     rows = tuple(v for v in spatial if v in in_lhs - in_rhs)
     columns = tuple(v for v in spatial if v in in_rhs - in_lhs)
     inner = tuple(v for v in reduced if v in in_lhs & in_rhs)
 
-    out = np.empty([extents[v] for v in (*batch, *rows, *columns)], lhs.dtype)
-    for row_part in _parts(lhs, rows, batch, extents):
-        for column_part in _parts(rhs, columns, batch, extents):
-            left = _matrices(lhs[_index(lhs, row_part)], batch, rows, inner)
-            right = _matrices(rhs[_index(rhs, column_part)], batch, columns, inner).swapaxes(-1, -2)
-            where = tuple({**row_part, **column_part}.get(v, slice(None)) for v in (*batch, *rows, *columns))
-            out[where] = np.matmul(left, right).reshape(out[where].shape)
+    out = np.empty([extents[v] for v in (*batch, *rows, *columns)], work)
+    for some in _batches(batch, extents, max(lhs.size, rhs.size)):
+        for row_part in _parts(lhs, rows, batch, extents):
+            left = take(_matrices(lhs[_index(lhs, row_part | some)], batch, rows, inner))
+            for column_part in _parts(rhs, columns, batch, extents):
+                right = take(_matrices(rhs[_index(rhs, column_part | some)], batch, columns, inner)).swapaxes(-1, -2)
+                part = row_part | column_part | some
+                where = tuple(part.get(v, slice(None)) for v in (*batch, *rows, *columns))
+                out[where] = np.matmul(left, right).reshape(out[where].shape)
     if times != 1:
         out *= out.dtype.type(times)
     order = (*batch, *rows, *columns)
     full = out.transpose([order.index(v) for v in spatial if v in order])
     full = full.reshape([extents[v] if v in order else 1 for v in spatial])
     return np.ascontiguousarray(np.broadcast_to(full, op.spatial)) if op.spatial else full
+
+
+def _batches(batch: Sequence[int], extents: Shape, elements: int) -> list[dict[int, slice]]:
+    """Pieces along the longest variable of a batch, so that each has at most `BATCH` elements of an operand."""
+    if not batch or elements <= BATCH:
+        return [{}]
+    along = max(batch, key=lambda v: extents[v])
+    step = max(1, BATCH * extents[along] // elements)
+    return [{along: slice(i, i + step)} for i in range(0, extents[along], step)]
 
 
 def _parts(view: np.ndarray, free: Sequence[int], batch: Sequence[int], extents: Shape) -> list[dict[int, slice]]:

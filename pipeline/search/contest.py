@@ -20,6 +20,7 @@ from pipeline.superopt.cover import Choices, Cover, cover, narrowed
 from pipeline.superopt.proof.full_proof import full_proof
 from pipeline.superopt.proof.proof import Proof
 from pipeline.superopt.stage import Alternative
+from pipeline.superopt.subprograms import tuned_in_turn
 
 log = logging.getLogger("pipeline")
 
@@ -169,7 +170,8 @@ def contest(
     more: dict[int, Alternative] = {
         known[one.subprogram.task.key]: one for one in ready if one.subprogram.task.key in known
     }
-    fresh = [one for one in ready if one.subprogram.task.key not in known]
+    by_task = {one.subprogram.task.key: one for one in ready if one.subprogram.task.key not in known}
+    fresh = [by_task[each.task.key] for each in tuned_in_turn([one.subprogram for one in by_task.values()])]
     fused = [
         replace(use, task=len(parts.tasks) + number) for number, one in enumerate(fresh) for use in one.subprogram.uses
     ]

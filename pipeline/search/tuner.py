@@ -32,6 +32,9 @@ from pipeline.store.store import Store
 HOPE = 0.3  # of its best time: what further tuning of a task can come to at most
 CLOSE = 0.7  # of its time: a gain that measuring again, or a roofline that is wrong, may bring
 REFERENCE_BYTES = 1 << 28  # of what is kept to check candidates of several tasks
+# Seconds that a candidate takes, beside those of its task's data: to build it, and so often the roofline to run it.
+BUILT, RUNS = 0.1, 30.0
+FEWEST = 4  # candidates of a batch, where time is short
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 
@@ -309,7 +312,7 @@ class Tuner:
 
     def _batch(self, number: int, count: int | None = None) -> None:
         state, budget, start = self.states[number], self._budget, self._clock()
-        count = budget.batch if count is None else count
+        count = self._affordable(state) if count is None else count
         if budget.trials is not None:
             count = max(1, min(count, budget.trials - self._spent()))
         if budget.trials_per_task is not None:
@@ -336,6 +339,16 @@ class Tuner:
         total = self.total
         untuned = self.untuned if total != float("inf") else None
         self._report(Report(self.trials, self.elapsed(), None if untuned is None else total, untuned, state.task.name))
+
+    def _affordable(self, state: TaskState) -> int:
+        """Candidates of a batch: fewer in the first one of a large task where time is short, so that options get one too.
+        Half of its share of what is left goes to the data that its candidates are checked on."""
+        budget = self._budget
+        if budget.trials is not None or budget.seconds is None or state.bests or state.optional:
+            return budget.batch
+        waiting = sum(not one.bests for one in self.states)
+        share = (budget.seconds - self.elapsed()) / waiting / 2
+        return min(budget.batch, max(FEWEST, int(share / (BUILT + RUNS * state.roofline))))
 
     def _seeded(self, state: TaskState, count: int) -> list[Candidate]:
         """The next of what a model has chosen."""

@@ -8,7 +8,7 @@ decided by cost (`pipeline.superopt.cover`), not by the order in which they are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.ir.graph import ITEM_BYTES, Constant, Contract, Graph, Reduce
@@ -70,10 +70,17 @@ class Subprogram:
         apart = [one for one in touching if not any(other.whole_of(one) for other in touching)]
         return self._promise(self.saved - sum(one.saved for one in apart))
 
+    @property
+    def gain(self) -> float:
+        """How early it is worth being tuned, once it is found: all that it can save."""
+        return len(self.uses) * self.saved * self._hope()
+
     def _promise(self, saved: float) -> float:
-        hope = self.saved / (self.saved + COMPROMISE * self.chained)
         large = math.sqrt(abs(saved) / self.ordinary)
-        return len(self.uses) * saved * large * hope / 1.5 ** anchors(self.task.graph)
+        return len(self.uses) * saved * large * self._hope() / 1.5 ** anchors(self.task.graph)
+
+    def _hope(self) -> float:
+        return self.saved / (self.saved + COMPROMISE * self.chained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +117,20 @@ def subprograms(graph: Graph, parts: Partition, target: Target, limits: Limits |
         spec = specify(task.graph, task.constants) if fused < ordinary else None
         if isinstance(spec, Spec):
             made.append(Subprogram(task, spec, tuple(uses), tuple(replaced), fused, ordinary, roofline.chained(task)))
-    return tuple(_whole_first(sorted(made, key=lambda one: -one.promise)[: limits.count]))
+    ranked = sorted(made, key=lambda one: -one.promise)[: limits.count]
+    return tuple(_whole_first(ranked, lambda one: one.promise))
 
 
-def _whole_first(ranked: Sequence[Subprogram]) -> list[Subprogram]:
+def tuned_in_turn(found: Sequence[Subprogram]) -> list[Subprogram]:
+    """Those with fused kernels, the one that may save most first, and the whole before its part where it saves nearly
+    as much: what passes between two kernels takes time beside the arithmetic too, which no roofline says."""
+    return _whole_first(sorted(found, key=lambda one: -one.gain), lambda one: one.gain)
+
+
+def _whole_first(ranked: Sequence[Subprogram], worth: Callable[[Subprogram], float]) -> list[Subprogram]:
     done: dict[str, Subprogram] = {}
     for one in ranked:
-        wholes = [other for other in ranked if other.whole_of(one) and other.promise > LIKE * one.promise]
+        wholes = [other for other in ranked if other.whole_of(one) and worth(other) > LIKE * worth(one)]
         for other in (*sorted(wholes, key=lambda whole: -whole.saved), one):
             done.setdefault(other.task.key, other)
     return list(done.values())

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from types import EllipsisType
 from typing import assert_never
 
 import numpy as np
 
 from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate_node
-from pipeline.ir.evaluate_product import contract
+from pipeline.ir.evaluate_product import contract, magnitudes
 from pipeline.ir.graph import TensorType
 from pipeline.ir.graph_types import dtype_name
 from pipeline.verification.error_scalar import Array, Error, both, scalar_error
 from pipeline.verification.rounding import accumulator, format_of, sum_factor
 
-PIECE = 1 << 13  # elements of one operation that are looked at together: what is made of them stays in caches
+# Elements of one operation that are looked at together: what is made of them on the way stays in caches. Fresh memory
+# for each step would cost several times what the arithmetic does.
+PIECE = 1 << 13
+Piece = tuple[slice | EllipsisType, ...]
 NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
 
 
@@ -31,8 +35,8 @@ def node_error(op: g.Op, values: Sequence[Array], errors: Sequence[Error], resul
         return None
     errors = tuple(error if error is None or np.any(error) else None for error in errors)
     with np.errstate(all="ignore"):
-        if isinstance(op, g.Elementwise) and result.size > PIECE:
-            return _by_pieces(op, values, errors, result, type_)
+        if isinstance(op, g.Elementwise):
+            return _of_elements(op, values, errors, result, type_)
         return _settled(op, values, errors, result, type_)
 
 
@@ -41,27 +45,37 @@ def _settled(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result:
     return None if error is None else _settle(op, error, errors, result, type_)
 
 
-def _by_pieces(
+def _of_elements(
     op: g.Elementwise, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType
 ) -> Error:
     """The same where each element depends on its own operands alone."""
 
-    def part(array: Array) -> Array:
-        return array if array.ndim == 0 else np.broadcast_to(array, result.shape)[piece]
+    def settled(piece: Piece) -> Error:
+        def part(array: Array) -> Array:
+            return array if array.ndim == 0 else np.broadcast_to(array, result.shape)[piece]
 
-    made: Error = None
-    for piece in _pieces(result.shape):
         off = [None if error is None else part(error) for error in errors]
-        error = _settled(op, [part(value) for value in values], off, result[piece], type_)
-        if error is None:  # that does not depend on the numbers
+        return _settled(op, [part(value) for value in values], off, result[piece], type_)
+
+    return _by_pieces(result.shape, settled)
+
+
+def _by_pieces(shape: tuple[int, ...], make: Callable[[Piece], Error]) -> Error:
+    """What `make` gives for each piece, together. Whether that is None must not depend on the piece."""
+    if math.prod(shape) <= PIECE:
+        return make((...,))
+    made: Error = None
+    for piece in _pieces(shape):
+        error = make(piece)
+        if error is None:
             return None
         if made is None:
-            made = np.empty(result.shape, error.dtype)
+            made = np.empty(shape, error.dtype)
         made[piece] = error
     return made
 
 
-def _pieces(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+def _pieces(shape: tuple[int, ...]) -> Iterator[Piece]:
     """Blocks that cover an array, in order, of `PIECE` elements at most."""
     inner = math.prod(shape[1:])
     if inner > PIECE:
@@ -77,21 +91,29 @@ def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type
     kind = format_of(type_.dtype)
     if result.dtype.kind != "f":
         return np.broadcast_to(error, result.shape)
-    error = np.where(np.isnan(error), np.inf, error)
+    given = np.broadcast_to(error, result.shape)
+    unknown: Array | bool = False
     if not np.isfinite(result).all():
-        unknown: Array | bool = False
         for operand in errors:
             if operand is not None:
                 wild = np.isinf(operand)
                 unknown = unknown | (wild if isinstance(op, g.Elementwise) else bool(wild.any()))
-        error = np.where(np.isfinite(result), error, np.where(unknown, np.inf, 0.0))
-    if kind is not None:
-        # An overflow: the program has an infinity where the exact value is a large number. The largest number itself,
-        # which exporters write for minus infinity in masks, stays what it is when little is added to it.
-        end = kind.largest * (1.0 + NEAR_THE_END * kind.unit)
-        size = np.abs(result)
-        error = np.where(np.isfinite(result) & ((size > kind.largest) | (size + error > end)), np.inf, error)
-    return np.broadcast_to(error, result.shape)
+    lost = np.broadcast_to(unknown, result.shape)
+
+    def settled(piece: Piece) -> Array:
+        error, exact = given[piece], result[piece]
+        error = np.where(np.isnan(error), np.inf, error)
+        if not np.isfinite(exact).all():
+            error = np.where(np.isfinite(exact), error, np.where(lost[piece], np.inf, 0.0))
+        if kind is not None:
+            # An overflow: the program has an infinity where the exact value is a large number. The largest number
+            # itself, which exporters write for minus infinity in masks, stays what it is when little is added to it.
+            end = kind.largest * (1.0 + NEAR_THE_END * kind.unit)
+            size = np.abs(exact)
+            error = np.where(np.isfinite(exact) & ((size > kind.largest) | (size + error > end)), np.inf, error)
+        return error
+
+    return _by_pieces(result.shape, settled)
 
 
 def _rule(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
@@ -145,16 +167,22 @@ def _contract(
     kind = accumulator(type_.dtype)
     # Bounds need few digits: float32 halves the cost, except for programs in float64.
     work = np.dtype(np.float64 if type_.dtype == "float64" else np.float32)
-    sizes = [np.abs(value.astype(work, copy=False)) for value in values]
-    size = _products(op, sizes[0], sizes[1])
+    size = magnitudes(op, values[0], values[1], work)
     terms = math.prod(op.reduced)
-    error = sum_factor(terms) * kind.unit * size + terms * kind.subnormal
-    error = both(error, _stored(result, type_))
-    for position in (0, 1):
-        own = errors[position]
-        if own is not None:
-            error = both(error, _root_of_squares(op, own, sizes[1 - position], position))
-    return np.where(size > kind.largest, np.inf, error)
+    passed = [
+        _root_of_squares(op, error, np.abs(values[1 - position].astype(work, copy=False)), position)
+        for position, error in enumerate(errors) if error is not None
+    ]  # fmt: skip
+
+    def bound(piece: Piece) -> Array:
+        magnitude = size[piece].astype(np.float64)
+        error = sum_factor(terms) * kind.unit * magnitude + terms * kind.subnormal
+        error = both(error, _stored(result[piece], type_))
+        for one in passed:
+            error = both(error, one[piece])
+        return np.where(magnitude > kind.largest, np.inf, error)
+
+    return _by_pieces(result.shape, bound)
 
 
 def _stored(result: Array, type_: TensorType) -> Array:
@@ -179,7 +207,7 @@ def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -
     scaled = size if scales[1] == 1.0 else size / size.dtype.type(scales[1])
     pair = [np.square((known / scales[0]).astype(size.dtype)), np.square(scaled)]
     pair = pair if position == 0 else pair[::-1]
-    root = np.sqrt(_products(op, pair[0], pair[1])) * (scales[0] * scales[1])
+    root = np.sqrt(_products(op, pair[0], pair[1]).astype(np.float64)) * (scales[0] * scales[1])
     if finite.all():
         return root
     flags = [(~finite).astype(size.dtype), np.ones(size.shape, size.dtype)]
@@ -188,7 +216,7 @@ def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -
 
 
 def _products(op: g.Contract, lhs: Array, rhs: Array) -> Array:
-    return contract(op, lhs, rhs, dtype_name(lhs.dtype)).astype(np.float64)
+    return contract(op, lhs, rhs, dtype_name(lhs.dtype))
 
 
 def _combined(

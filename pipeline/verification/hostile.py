@@ -21,7 +21,7 @@ _Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
 def random_feeds(graph: Graph, rng: np.random.Generator) -> Feeds:
     """Standard normal numbers; valid indices."""
-    return _feeds(graph, rng, lambda r, shape: r.standard_normal(shape))
+    return _feeds(graph, rng, None)
 
 
 def hostile_feeds(
@@ -74,7 +74,8 @@ def _inputs(graph: Graph) -> list[tuple[str, g.Node]]:
     return [(name, graph.nodes[number]) for name, number in _numbers(graph).items()]
 
 
-def _feeds(graph: Graph, rng: np.random.Generator, draw: _Draw) -> Feeds:
+def _feeds(graph: Graph, rng: np.random.Generator, draw: _Draw | None) -> Feeds:
+    """draw: floating numbers, by their shape; None: standard normal ones, in no more digits than the dtype has."""
     limits = index_limits(graph)
     feeds: Feeds = {}
     for name, node in _inputs(graph):
@@ -82,7 +83,9 @@ def _feeds(graph: Graph, rng: np.random.Generator, draw: _Draw) -> Feeds:
         shape = node.type.shape
         if node.type.dtype in FLOATS:
             with np.errstate(all="ignore"):
-                feeds[name] = draw(rng, shape).astype(dtype)
+                work = np.float64 if dtype == np.float64 else np.float32
+                made = rng.standard_normal(shape, work) if draw is None else draw(rng, shape)
+                feeds[name] = np.asarray(made).astype(dtype, copy=False)
         else:
             top = min(limits.get(name, 2), 2 if dtype == np.bool_ else np.iinfo(dtype).max)
             feeds[name] = rng.integers(0, max(1, top), shape).astype(dtype)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.ir import evaluate_product
-from pipeline.ir.evaluate_product import contract, reduce_window
+from pipeline.ir.evaluate_product import contract, magnitudes, reduce_window
 from pipeline.ir.graph import AffineDim, AffineMap, Contract, ReduceWindow
 from pipeline.ir.graph_primitives import axis_map
 
@@ -43,16 +43,22 @@ def direct_contract(op: Contract, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarra
     return out
 
 
-@given(st.data(), EXTENTS, EXTENTS)
-def test_a_contract_is_its_definition(data: st.DataObject, spatial: tuple[int, ...], reduced: tuple[int, ...]):
+@given(st.data(), EXTENTS, EXTENTS, st.sampled_from((1, 4, evaluate_product.BATCH)))
+def test_a_contract_is_its_definition(
+    data: st.DataObject, spatial: tuple[int, ...], reduced: tuple[int, ...], batch: int
+):
     lhs_map, lhs_shape = data.draw(affine_maps(spatial + reduced))
     rhs_map, rhs_shape = data.draw(affine_maps(spatial + reduced))
     rng = np.random.default_rng(0)
     lhs, rhs = rng.integers(-9, 9, lhs_shape), rng.integers(-9, 9, rhs_shape)
     op = Contract(spatial, reduced, lhs_map, rhs_map)
     expected = direct_contract(op, lhs, rhs)
-    np.testing.assert_array_equal(contract(op, lhs, rhs, "int64"), expected)
-    np.testing.assert_array_equal(contract(op, lhs.astype(float), rhs.astype(float), "float64"), expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate_product, "BATCH", batch)
+        np.testing.assert_array_equal(contract(op, lhs, rhs, "int64"), expected)
+        np.testing.assert_array_equal(contract(op, lhs.astype(float), rhs.astype(float), "float64"), expected)
+        size = magnitudes(op, lhs, rhs, np.dtype(np.float32))
+        np.testing.assert_array_equal(size, direct_contract(op, abs(lhs), abs(rhs)))
 
 
 @given(st.data(), EXTENTS, EXTENTS, st.sampled_from(("sum", "max", "min")), st.sampled_from((1, 64)))

@@ -355,7 +355,7 @@ def test_an_output_without_elements_is_right() -> None:
 
 
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 4, 9), (3, 1, 50)])
-@pytest.mark.parametrize("name", ["softmax", "layer_norm", "where"])
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "where", "product"])
 def test_bounds_do_not_depend_on_the_pieces_in_which_they_are_found(
     name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +366,9 @@ def test_bounds_do_not_depend_on_the_pieces_in_which_they_are_found(
             y = b.softmax(b.elementwise("exp", x), len(shape) - 1)
         case "layer_norm":
             y = b.elementwise("tanh", b.elementwise("div", x, b.input("scale", shape[-1:], "float32")))
+        case "product":
+            y = b.matmul(b.elementwise("tanh", b.reshape(x, (-1, shape[-1]))), b.input("w", (shape[-1], 5), "float32"))
+            y = b.einsum("ij,kj->ik", y, y)
         case _:
             y = b.elementwise(
                 "where", b.elementwise("gt", b.elementwise("sin", x), b.constant(np.zeros((), np.float32))), x, x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar, assert_never, get_args
 
 import ml_dtypes
@@ -34,13 +35,16 @@ MOST_BYTES = np.iinfo(np.int64).max
 TOO_LARGE = "a tensor is too large"
 
 
+@cache
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """NumPy's dtype object of that name."""
     return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
 
 
+@cache
 def dtype_name(dtype: np.dtype[Any]) -> DType:
-    """Our name of a NumPy dtype; CheckError for one that graphs do not have."""
+    """Our name of a NumPy dtype; CheckError for one that graphs do not have. Interpreters ask for each operation of each
+    point, and NumPy composes `name` anew each time."""
     if dtype.name not in DTYPES:
         raise CheckError("no such dtype in graphs", why=f"{dtype.name} is none of {', '.join(DTYPES)}")
     return dtype.name

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.codegen.llvm.link import aligned_zeros
 from pipeline.codegen.memory import ALIGNMENT
 from pipeline.codegen.module import Weight
 from pipeline.errors import UserError
@@ -73,12 +74,10 @@ def map_area(path: Path, nbytes: int, *, copy: bool = False) -> np.ndarray[Any, 
             return np.zeros(0, np.uint8)
         # A header of another writer may end anywhere, but kernels rely on the alignment.
         if copy or start % ALIGNMENT != 0:
-            memory = mmap.mmap(-1, nbytes)
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                memory.madvise(mmap.MADV_HUGEPAGE)
+            memory = aligned_zeros(nbytes)  # NumPy asks for huge pages; a shared mapping, as `mmap` makes, gets none
             file.seek(start)
-            file.readinto(memory)
-            return np.frombuffer(memory, np.uint8)
+            file.readinto(memory.data)
+            return memory
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_WILLNEED"):
             mapped.madvise(mmap.MADV_WILLNEED)

@@ -341,7 +341,7 @@ class Tuner:
         self._report(Report(self.trials, self.elapsed(), None if untuned is None else total, untuned, state.task.name))
 
     def _affordable(self, state: TaskState) -> int:
-        """Candidates of a batch: fewer in the first one of a large task where time is short, so that options get one too.
+        """Candidates of a batch: fewer in the first one of a large task where time is short, for the options' sake.
         Half of its share of what is left goes to the data that its candidates are checked on."""
         budget = self._budget
         if budget.trials is not None or budget.seconds is None or state.bests or state.optional:

@@ -68,6 +68,18 @@ def test_the_constants_area_is_aligned_whether_mapped_or_copied(stored: Path) ->
     np.testing.assert_array_equal(mapped.constants, copied.constants)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_copied_weights_are_in_private_memory_which_alone_gets_huge_pages(stored: Path) -> None:
+    address = load_artifact(stored, copy=True).constants.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, access, *_, inode_or_path = line.split()
+        first, last = (int(end, 16) for end in span.split("-"))
+        if first <= address < last:
+            assert access.endswith("p") and not inode_or_path.startswith("/")
+            return
+    raise AssertionError("the weights are in no mapping")
+
+
 def test_weights_behind_a_header_of_odd_length_are_copied_to_aligned_memory(stored: Path, tmp_path: Path) -> None:
     raw = (stored / WEIGHTS).read_bytes()
     length = int.from_bytes(raw[:8], "little")

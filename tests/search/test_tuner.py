@@ -334,6 +334,20 @@ def test_an_option_is_given_no_kernel_where_the_budget_has_not_reached_it() -> N
     assert made.total < float("inf")
 
 
+@pytest.mark.parametrize(("seconds", "first"), [(None, 12), (1e6, 12), (6.0, 5), (0.01, 4)])
+def test_where_time_is_short_a_large_task_begins_with_few_candidates_and_an_option_with_all(
+    seconds: float | None, first: int
+) -> None:
+    """Three tasks share the time, and half of each share goes to the data; a candidate takes 0.1 s and 30 rooflines."""
+    made, _ = with_an_option(1.0, batch=12)
+    made._budget = replace(made._budget, trials=None, seconds=seconds)
+    for state in made.states:
+        state.roofline = 0.1 / 30
+    assert [made._affordable(state) for state in made.states] == [first, first, 12]
+    made.states[0].bests.append(1.0)
+    assert made._affordable(made.states[0]) == 12, "a later batch is a whole one"
+
+
 def test_an_option_that_cannot_win_any_more_is_left_alone() -> None:
     hopeless, _ = with_an_option(1000.0, trials=72)
     run(hopeless)

@@ -13,7 +13,7 @@ from pipeline.ir.graph import Contract, DType, Elementwise, Gather, Graph, Input
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.space.partition import partition
 from pipeline.superopt.spec import Apply, Product, Reduction, spec_graph
-from pipeline.superopt.subprograms import Limits, Subprogram, anchors, subprograms
+from pipeline.superopt.subprograms import Limits, Subprogram, anchors, subprograms, tuned_in_turn
 from tests.ir.random_graphs import graphs
 from tests.known_gpus import gpu
 from tests.superopt.model_graphs import TARGET, bert, gpt2, llama
@@ -175,6 +175,21 @@ def test_what_promises_most_comes_first_but_not_before_the_whole_that_it_is_a_pa
     assert whole < places[tuple(sorted([*softmax, "product"]))]
     best = max(subs, key=lambda one: one.promise)
     assert all(set(best.replaced[0]) < set(one.replaced[0]) for one in subs[: subs.index(best)])
+
+
+def test_the_whole_is_tuned_before_a_part_that_may_save_nearly_as_much_and_after_one_that_may_save_far_more() -> None:
+    """How large its search was does not matter any more, nor how large a part of the whole it saves."""
+    (part, *_) = found(bert(hidden=128, sequence=96, positions=96))
+    whole = replace(
+        part, task=replace(part.task, key="whole"), replaced=((*part.replaced[0], 99),),
+        ordinary=3 * part.ordinary, seconds=3 * part.ordinary - 1.05 * part.saved,
+    )  # fmt: skip
+    assert whole.whole_of(part) and whole.promise < part.promise
+    assert tuned_in_turn([part, whole]) == [whole, part]
+    poor = replace(whole, chained=1e3 * part.saved)
+    assert poor.gain < 0.5 * part.gain and tuned_in_turn([poor, part]) == [part, poor]
+    more = replace(part, task=replace(part.task, key="more"), seconds=part.seconds - 0.5 * part.saved)
+    assert tuned_in_turn([part, more]) == [more, part], "what may save most, where none holds the other"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -149,6 +149,13 @@ def job(composed: DictConfig) -> None:
         raise JobFailed(code, settings.sweep.dir) if settings.mode == RunMode.MULTIRUN else SystemExit(code)
 
 
+def _interrupted(folder: Path) -> str:
+    """What a run leaves that an interrupt ended before its summary, as a second Ctrl-C does."""
+    if (folder / "artifact" / "manifest.json").is_file():
+        return f"interrupted before the module was verified: it is in {folder / 'artifact'}, and there is no summary"
+    return INTERRUPTED
+
+
 def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> int:
     try:
         cases = suite_cases(_plain(composed).get("suite"), cli_overrides.workloads(conf_folder()))
@@ -164,7 +171,7 @@ def _guarded(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> in
         suite.write_table(folder)
         return max(codes)
     except KeyboardInterrupt:
-        log.warning(INTERRUPTED)
+        log.warning(_interrupted(folder))
         return 130
     except Exception as error:
         if isinstance(error, OSError) and error.filename is None:

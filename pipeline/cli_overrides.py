@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from pipeline.errors import ConfigError, listed
+from pipeline.explain import did_you_mean
 
 SHOWS_ONLY = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
 # Groups without a default, which Hydra adds but does not replace.
@@ -74,12 +75,14 @@ def demand_workload(arguments: Sequence[str], conf: Path) -> None:
     shows = any(argument.partition("=")[0] in SHOWS_ONLY for argument in arguments)
     chosen = any(re.match(r"\+{0,2}(workload|experiment|suite)(=|\.\w+=\[)", argument) for argument in arguments)
     if not shows and not chosen:
-        raise no_workload(conf)
+        names = [argument.lstrip("+").partition("=")[0] for argument in arguments if "=" in argument]
+        guesses = (did_you_mean(name, ("workload", "experiment", "suite")) for name in names)
+        raise no_workload(conf, next(filter(None, guesses), ""))
 
 
-def no_workload(conf: Path) -> ConfigError:
+def no_workload(conf: Path, guess: str = "") -> ConfigError:
     """The error that lists the workloads."""
-    todo = f"Write workload=NAME with one of: {listed(workloads(conf))}; or experiment=operators"
+    todo = f"{guess}Write workload=NAME with one of: {listed(workloads(conf))}; or experiment=operators"
     return ConfigError("no workload is chosen", todo=todo)
 
 

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from pipeline.errors import ConfigError, listed
-from pipeline.explain import explain
+from pipeline.explain import did_you_mean, explain
 from pipeline.frontend.precision import Precision
 from pipeline.ir.target import CAPABILITIES, Cache, Gpu, Target, capability_of, gpu_target
 from pipeline.measurement.cuda_device import detect_gpu
@@ -347,7 +347,8 @@ class CompareSettings(Settings):
         for peer in self.peers:
             if peer not in self.plugins:
                 choices = listed(self.plugins) or "none is configured"
-                raise ValueError(f"peers: there is no peer '{peer}' (known: {choices})")
+                guess = did_you_mean(peer, self.plugins)
+                raise ValueError(f"peers: there is no peer '{peer}'. {guess}The peers are: {choices}")
         return self
 
 

@@ -55,7 +55,7 @@ def test_a_valid_configuration_is_accepted_and_frozen(plain: dict[str, Any]) -> 
         ("measurement.finalists", 0, ["measurement.finalists:", "greater than 0"]),
         ("measurement.runner.policy", {"samples": "few"}, ["measurement.runner.policy.samples:", "'few'"]),
         ("compare.peers", "onnxruntime", ["compare.peers:", "Expected a list"]),
-        ("compare.peers", ["tvm"], ["compare:", "'tvm'"]),
+        ("compare.peers", ["tvm"], ["compare:", "'tvm'", "The peers are:"]),
         ("workload.n", "four", ["workload.n:", "'four' (str)", "integer"]),
     ],
 )  # fmt: skip

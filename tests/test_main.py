@@ -168,6 +168,22 @@ def test_of_a_suite_the_case_that_is_none_is_told(command: Command, capfd: pytes
     assert "suite: toy: ['three'] is not valid here" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("given", "meant"), [("wrkload=bert", "workload"), ("experimnt=mugraphs", "experiment")])
+def test_a_misspelt_choice_of_the_workload_is_guessed(
+    command: Command, capsys: pytest.CaptureFixture[str], given: str, meant: str
+) -> None:
+    assert command(given) == 2
+    assert f"no workload is chosen. Did you mean '{meant}'? Write workload=NAME" in capsys.readouterr().err
+
+
+def test_an_interrupt_after_the_module_was_written_says_where_it_is(tmp_path: Path) -> None:
+    """As a second Ctrl-C may come, while modules are compared or verified."""
+    assert cli._interrupted(tmp_path) == cli.INTERRUPTED
+    (tmp_path / "artifact").mkdir()
+    (tmp_path / "artifact" / "manifest.json").write_text("{}")
+    assert str(tmp_path / "artifact") in cli._interrupted(tmp_path)
+
+
 def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(
     command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +213,7 @@ def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(
         ("registry=[1]", ["registry: a list is not valid here. Expected a mapping", "registry='{name: value}'"]),
         ("compare.plugins=[1]", ["compare.plugins: a list", "compare.plugins='{name: value}'"]),
         ("compare.plugins=1", ["1 (int)", "Expected a mapping", "compare.plugins='{name: value}'"]),
+        ("compare.peers=[onxruntime]", ["no peer 'onxruntime'. Did you mean 'onnxruntime'? The peers are:", "torch"]),
         ("compare.peers={a:1}", ["compare.peers: a mapping is not valid here", "a list", "compare.peers=[value]"]),
         ("seed=1,2", ["Ambiguous value", "add -m"]),
     ],

@@ -43,8 +43,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @cache
 def dtype_name(dtype: np.dtype[Any]) -> DType:
-    """Our name of a NumPy dtype; CheckError for one that graphs do not have. Interpreters ask for each operation of each
-    point, and NumPy composes `name` anew each time."""
+    """Our name of a NumPy dtype; CheckError for one that graphs do not have. NumPy composes `name` anew each time, and
+    interpreters ask for it at each operation of each point."""
     if dtype.name not in DTYPES:
         raise CheckError("no such dtype in graphs", why=f"{dtype.name} is none of {', '.join(DTYPES)}")
     return dtype.name

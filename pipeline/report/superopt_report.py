@@ -105,6 +105,8 @@ def _reason(
     if used:
         whole = ", but the whole module is faster with it" if fused >= ordinary else ""
         return f"it takes {compared}{whole}" + (f"; used in {used} of {uses} places" if used < uses else "")
+    if fused < ordinary and contest.factors.get(entrant.state, 1.0) > 1.0:
+        return f"it takes {compared}, but the whole module is faster without it"
     if fused < ordinary:
         return f"it takes {compared}, but another alternative that does some of the same saves more"
     return f"it takes {compared}"

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import queue
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
@@ -20,12 +21,13 @@ from pipeline.codegen.llvm.link import aligned_zeros
 from pipeline.codegen.llvm.team import Team, own_cores
 from pipeline.codegen.memory import ALIGNMENT
 from pipeline.codegen.module import MemoryFigures
-from pipeline.errors import UserError, listed
+from pipeline.errors import PipelineError, UserError, listed
 from pipeline.ir.graph import Shape
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.runtime.artifact import Artifact, load_artifact
 from pipeline.runtime.node_arg import NodeArg, admitted, no_names
 
+MOST_SPIN_US = 1e9
 _ALIGN_FROM = 1 << 14  # bytes; below, aligning costs more than it saves
 _JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 _BIND = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -95,6 +97,11 @@ class Session:
         verify: bool = False,
         copy: bool = False,
     ) -> None:
+        if not isinstance(spin_us, int | float | np.number) or not 0 <= spin_us <= MOST_SPIN_US:
+            raise UserError(
+                "spin_us is no time to spin", where=str(path), why=f"it is {spin_us!r:.80}",
+                todo=f"Give microseconds, from 0 to {MOST_SPIN_US:.0f}",
+            )  # fmt: skip
         artifact = load_artifact(path, verify=verify, copy=copy)
         if threads is not None and not isinstance(threads, Integral):
             raise UserError(
@@ -108,9 +115,9 @@ class Session:
                 why=f"threads is {threads}",
                 todo=f"Ask for 1 to {artifact.threads}, or make the model again for more",
             )
-        self._artifact = artifact
+        self._artifact: Artifact = artifact
         self._code = LoadedObject(tuple(artifact.objects.values()))
-        self._bind = _BIND(self._code.address("muschedule_bind"))
+        self._bind: Callable[[int], None] = _BIND(self._code.address("muschedule_bind"))
         self._main = self._code.address("muschedule_main")
         self._direct = _JOB(self._main)
         self._threads = min(artifact.threads, _cores_here()) if threads is None else threads
@@ -120,8 +127,7 @@ class Session:
         self._outputs = tuple((first + i, p.shape, numpy_dtype(p.dtype)) for i, p in enumerate(artifact.outputs))
         self._positions = {port.name: i for i, port in enumerate(artifact.outputs)}
         self._closed = False
-        self._contexts: queue.SimpleQueue[_Context] = queue.SimpleQueue()
-        self._contexts.put(_Context(artifact, self._bind))
+        self._make_contexts()
         self._team: Team | _Reborn | None = self._new_team()
         _SESSIONS.add(self)
 
@@ -163,18 +169,33 @@ class Session:
                 context = self._contexts.get_nowait()
             except queue.Empty:
                 context = _Context(self._artifact, self._bind)
+            try:
+                outputs = self._run_in(context, feeds)
+            finally:
+                self._contexts.put(context)
         else:
-            context = self._contexts.get()
-        try:
-            held, outputs = self._fill(context.pointers, feeds)
-            if self._team is None:
-                self._direct(context.address, 0, 1, None)
-            else:
-                self._team.run(self._main, context.address)
-            del held
-        finally:
-            self._contexts.put(context)
+            # A lock, as `with` gives it back whenever an interrupt comes: a context taken out of a queue could be lost.
+            with self._turn:
+                outputs = self._run_in(self._context, feeds)
         return outputs if chosen is None else [outputs[position] for position in chosen]
+
+    def _run_in(self, context: _Context, feeds: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        held, outputs = self._fill(context.pointers, feeds)
+        if self._team is None:
+            self._direct(context.address, 0, 1, None)
+        else:
+            self._run_together(self._main, context)
+        del held
+        return outputs
+
+    def _run_together(self, job: int, context: _Context) -> None:
+        assert self._team is not None
+        try:
+            self._team.run(job, context.address)
+        except PipelineError as error:
+            if not self._closed:  # while this caller waited
+                raise
+            raise self._refusal() from error
 
     def profile(self, feeds: Mapping[str, np.ndarray[Any, Any]], *, repeats: int = 10) -> dict[str, Any]:
         """Where the time of a run goes: {total_ms, calls: [{label, task, parallel, ms, share}]}, medians of some runs.
@@ -240,12 +261,18 @@ class Session:
         cores = own_cores(self._threads) if self._pin else None
         return Team(self._threads, self._code, cores=cores, spin_us=self._spin_us) if self._threads > 1 else None
 
+    def _make_contexts(self) -> None:
+        """That of runs on several threads, which follow one another, and those of runs on one."""
+        self._turn = threading.Lock()
+        self._context = _Context(self._artifact, self._bind)
+        self._contexts: queue.SimpleQueue[_Context] = queue.SimpleQueue()
+        self._contexts.put(self._context)
+
     def _after_fork(self) -> None:
         """The workers, and whoever held the memory, are in the parent; most children never run the model."""
         if self._team is not None and not self._closed:
             self._team = _Reborn(self)
-        self._contexts = queue.SimpleQueue()
-        self._contexts.put(_Context(self._artifact, self._bind))
+        self._make_contexts()
 
     def _fill(
         self, pointers: Any, feeds: Mapping[str, np.ndarray[Any, Any]]
@@ -319,7 +346,7 @@ class Session:
         if self._team is None:
             _JOB(job)(context.address, 0, 1, None)
         else:
-            self._team.run(job, context.address)
+            self._run_together(job, context)
         del held, outputs
         return times
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from pipeline.codegen.built_kernel import BuiltKernel
+from pipeline.errors import UserError
 from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.host import akin
@@ -28,6 +30,8 @@ from pipeline.search.task_scheduler import Progress, choose
 from pipeline.space.task import Task, roofline_seconds
 from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
+
+log = logging.getLogger("pipeline")
 
 HOPE = 0.3  # of its best time: what further tuning of a task can come to at most
 CLOSE = 0.7  # of its time: a gain that measuring again, or a roofline that is wrong, may bring
@@ -405,7 +409,11 @@ class Tuner:
             state.history.observations.append(Observation(candidate, seconds))
             records.append(self._record(state, candidate, result, seconds))
         if self._store is not None:
-            self._store.add(records)
+            try:
+                self._store.add(records)
+            except UserError as error:  # a lock that another program keeps, a full disk: what is measured stays
+                self._store = None
+                log.warning("%s. The run goes on, and nothing more of it is recorded", str(error).rstrip("."))
 
     def _keep(self, state: TaskState, candidate: Candidate, seconds: float, built: Built) -> None:
         state.kernels[candidate.key] = (seconds, built)

@@ -22,6 +22,7 @@ from pipeline.verification.rounding import accumulator, format_of, sum_factor
 # for each step would cost several times what the arithmetic does.
 PIECE = 1 << 13
 Piece = tuple[slice | EllipsisType, ...]
+LEAST_SQUARED = 1e-16  # the square of a number from here on has, with another such, a product in float32's normal range
 NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
 
 
@@ -193,7 +194,8 @@ def _stored(result: Array, type_: TensorType) -> Array:
 
 
 def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -> Array:
-    """√ Σ (error · size)² for the error of operand `position`; scaled: no square overflows or vanishes in float32.
+    """√ Σ (error · size)² for the error of operand `position`; scaled, so that no square overflows, and in float64
+    where one would vanish in float32: far below the largest probability of a softmax there are others, off by less.
 
     Where a size is not finite, neither is the result, and the error there does not matter.
     """
@@ -204,6 +206,8 @@ def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -
     scales = [float(array.max(initial=0.0)) or 1.0 for array in (known, size)]
     if 1e-12 < scales[1] < 1e12:  # spares large weights a pass
         scales[1] = 1.0
+    if size.dtype == np.float32 and min(_least(known) / scales[0], _least(size) / scales[1]) < LEAST_SQUARED:
+        size = size.astype(np.float64)
     scaled = size if scales[1] == 1.0 else size / size.dtype.type(scales[1])
     pair = [np.square((known / scales[0]).astype(size.dtype)), np.square(scaled)]
     pair = pair if position == 0 else pair[::-1]
@@ -213,6 +217,11 @@ def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -
     flags = [(~finite).astype(size.dtype), np.ones(size.shape, size.dtype)]
     flags = flags if position == 0 else flags[::-1]
     return np.where(_products(op, flags[0], flags[1]) > 0, np.inf, root)
+
+
+def _least(array: Array) -> float:
+    """The least positive number; infinity where there is none."""
+    return float(np.min(array, where=array > 0, initial=np.inf))
 
 
 def _products(op: g.Contract, lhs: Array, rhs: Array) -> Array:

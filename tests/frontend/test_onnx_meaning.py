@@ -73,6 +73,26 @@ def test_same_padding_is_computed_from_the_dilated_kernel(
     np.testing.assert_allclose(got[0, 0], correlate(x, w, low, total - low, stride, dilation), rtol=1e-9)
 
 
+@pytest.mark.parametrize("opset", [7, 10])
+def test_a_bound_that_clip_lacks_before_opset_11_is_the_end_of_float32(opset: int) -> None:
+    x, end = np.array([np.inf, -np.inf, 3.0], np.float32), np.finfo(np.float32).max
+    np.testing.assert_array_equal(one("Clip", {"x": x}, opset), [end, -end, 3])
+    np.testing.assert_array_equal(one("Clip", {"x": x}, opset, min=0.0), [end, 0, 3])
+    halves = one("Clip", {"x": x.astype(np.float16)}, opset, max=2.0)
+    np.testing.assert_array_equal(halves, [2, -np.inf, 2])
+
+
+@pytest.mark.parametrize(
+    ("scale", "wanted"), [(0.6, [1, 3]), (0.5, [1, 3]), (0.8, [1, 3, 4]), (1.5, [1, 1, 2, 3, 3, 4])]
+)
+def test_nearest_before_opset_11_rounds_up_where_the_tensor_shrinks_and_down_where_it_grows(
+    scale: float, wanted: list[int]
+) -> None:
+    """0.6: as in the test that ONNX had of it then (test_resize_downsample_nearest)."""
+    x = np.array([[1, 2, 3, 4]], np.float32)
+    np.testing.assert_array_equal(one("Resize", {"x": x}, 10, {"s": np.array([1, scale], np.float32)}), [wanted])
+
+
 def test_valid_padding_ignores_the_pads_attribute() -> None:
     got = one("Conv", {"x": X[:, :1]}, 18, {"w": np.ones((1, 1, 3), np.float32)}, auto_pad="VALID")
     assert got.shape == (2, 1, 2)

@@ -12,7 +12,7 @@ from pipeline.report.console import summary_lines
 from pipeline.report.mugraph_page import page
 from pipeline.report.summary import SubprogramSummary, SuperoptSummary
 from pipeline.report.superopt_report import outcome_lines, subprogram_lines, superopt_summary
-from pipeline.search.contest import Contest
+from pipeline.search.contest import MORE, Contest
 from pipeline.space.partition import partition
 from pipeline.superopt.mugraph.parse import from_text
 from pipeline.superopt.rewrites import Rewrite
@@ -73,6 +73,16 @@ def test_a_kernel_that_is_not_used_says_why(seconds: tuple[float, ...], reason: 
     assert (one.chosen, one.reason) == (False, reason)
     assert summary.gained_ms == 0.0
     assert f"not used: {reason}" in subprogram_lines(summary)[0]
+
+
+def test_of_a_faster_kernel_that_whole_modules_decided_against_that_is_the_reason() -> None:
+    made = measured(4e-3, 3e-3, 6.9e-3)
+    assert "used: it takes 6.9 ms" in subprogram_lines(told(made))[0]
+    made.factors = {2: MORE}
+    assert (
+        "not used: it takes 6.9 ms, and what it replaces 7 ms, but the whole module is faster without it"
+        in (subprogram_lines(told(made))[0])
+    )
 
 
 @pytest.mark.parametrize(("seconds", "mark"), [(2e-3, "used: 2 ms"), (4e-3, "not used: 4 ms")])

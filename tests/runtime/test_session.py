@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +144,51 @@ def test_a_path_and_threads_of_another_type_are_refused(chain_path: Path) -> Non
         load(chain_path, threads="a")
     with pytest.raises(UserError, match=r"the artifact's path is no path\. NoneType was given"):
         load(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spin", [float("inf"), float("nan"), -5, 1e30, "a", None])
+def test_a_time_to_spin_that_is_none_is_refused(chain_path: Path, spin: Any) -> None:
+    with pytest.raises(UserError, match=r"spin_us is no time to spin.*Give microseconds, from 0"):
+        load(chain_path, spin_us=spin)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_an_interrupt_anywhere_in_a_run_leaves_the_session_usable(chain_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        if armed:
+            raise Stop
+
+    armed, given, rng = False, feeds(100), np.random.default_rng(0)
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with load(chain_path, threads=2) as session:
+            (wanted,) = session.run(["y"], given)
+            for delay in rng.uniform(2e-5, 3e-4, 300):
+                with contextlib.suppress(Stop):
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, delay)
+                    while True:
+                        session.run(["y"], given)
+                armed = False
+                assert not session._turn.locked()
+            np.testing.assert_array_equal(session.run(["y"], given)[0], wanted)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_callers_that_wait_while_the_session_is_closed_are_told_that_it_is(chain_path: Path) -> None:
+    session = load(chain_path, threads=2)
+    session._team.close()
+    with pytest.raises(PipelineError, match="team is closed"):
+        session.run(None, feeds(100))
+    session._closed = True
+    for call in (lambda: session._run_in(session._context, feeds(100)), lambda: session.profile(feeds(100))):
+        with pytest.raises(UserError, match="the session is closed"):
+            call()
 
 
 def test_a_process_of_one_core_runs_on_one_thread(chain_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

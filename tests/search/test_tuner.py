@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.measurement.protocol import Built, Case, MeasureRequest, MeasureResult, Reference
 from pipeline.search.candidates import Candidate, History
 from pipeline.search.cost_model import CostModel
@@ -23,6 +24,7 @@ from pipeline.search.replay import Replay
 from pipeline.search.roofline import Roofline
 from pipeline.search.tuner import Report, Tuner, make_state, stream
 from pipeline.space.task import Task
+from pipeline.store.record import Record
 from pipeline.store.store import Store
 from tests.search import spaces as small
 from tests.search.formula_measurement import keys, tuner
@@ -97,6 +99,28 @@ def test_a_run_that_was_cut_short_is_completed_to_its_budget(store: Store) -> No
     assert (first.trials, second.trials) == (10, 15)
     assert len(store.everything()) == 25
     assert len(set(keys(second.states[0].history))) == 25
+
+
+def test_a_store_that_fails_midway_costs_the_records_and_not_the_run(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program holds the lock, say."""
+    made, *_ = tuner(small.two_tasks(), Random(), Roofline(), store=store)
+    add, asked = store.add, []
+
+    def failing(records: Sequence[Record]) -> None:
+        asked.append(len(records))
+        if len(asked) > 1:
+            raise UserError("cannot use the tuning store", why="database is locked")
+        add(records)
+
+    monkeypatch.setattr(store, "add", failing)
+    with caplog.at_level("WARNING", "pipeline"):
+        run(made)
+    assert len(asked) == 2 and made.trials == 24 > len(store.everything()) == asked[0]
+    assert all(made.chosen(state) is not None for state in made.states)
+    (said,) = caplog.messages
+    assert "database is locked. The run goes on" in said
 
 
 def test_a_failed_candidate_is_not_tried_again(store: Store) -> None:

@@ -50,6 +50,19 @@ def mlp_graph(rows: int, n: int) -> Graph:
     return b.finish([("y", b.softmax(b.layer_norm(b.elementwise("add", x, b.matmul(hidden, w2)), [-1])))])
 
 
+def mixed_rows_graph(rows: int, n: int) -> Graph:
+    """Rows of a softmax added up with weights: beside large probabilities there are some of 1e-30, off by far less."""
+    b, rng = GraphBuilder(), np.random.default_rng(1)
+    w1, w2 = (b.constant(rng.standard_normal(shape).astype(np.float32)) for shape in ((n, 53), (9, rows)))
+    return b.finish([("y", b.matmul(w2, b.softmax(b.matmul(b.input("x", (rows, n), "float32"), w1))))])
+
+
+def attention_graph(rows: int, n: int) -> Graph:
+    b, rng = GraphBuilder(), np.random.default_rng(1)
+    k, v = (b.constant(rng.standard_normal(shape).astype(np.float32)) for shape in ((n, 29), (29, 8)))
+    return b.finish([("y", b.matmul(b.softmax(b.matmul(b.input("q", (rows, n), "float32"), k)), v))])
+
+
 def native(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     with np.errstate(all="ignore"):
         return evaluate(graph, feeds, precision="native")
@@ -61,6 +74,8 @@ MAKERS: dict[str, Callable[[int, int], Graph]] = {
     "softmax": softmax_graph,
     "layer_norm": layer_norm_graph,
     "mlp": mlp_graph,
+    "mixed rows": mixed_rows_graph,
+    "attention": attention_graph,
 }
 
 
@@ -78,10 +93,11 @@ def test_honest_float32_passes_over_many_shapes_and_scales(
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_honest_float32_passes_on_hostile_feeds(name: str) -> None:
-    graph = MAKERS[name](9, 33)
-    for kind, feeds in hostile_feeds(graph, np.random.default_rng(0)):
-        verdict = compare(native(graph, feeds)["y"], evaluate_with_bound(graph, feeds)["y"])
-        assert verdict.ok, (kind, verdict.reason)
+    for seed, (rows, n) in enumerate([(9, 33), (133, 37), (1, 5)]):
+        graph = MAKERS[name](rows, n)
+        for kind, feeds in hostile_feeds(graph, np.random.default_rng(seed)):
+            verdict = compare(native(graph, feeds)["y"], evaluate_with_bound(graph, feeds)["y"])
+            assert verdict.ok, (kind, verdict.reason)
 
 
 SMOOTH = [

@@ -10,6 +10,7 @@ from pipeline.frontend.onnx.call import Call
 from pipeline.frontend.onnx.dtypes import UNSIGNED, dtype_of, integer_range
 from pipeline.frontend.onnx.operators import operator
 from pipeline.frontend.onnx.tensor import Tensor, Value
+from pipeline.ir.graph_types import HALVES
 
 UNARY: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("Abs", "abs", (1, 6, 13)), ("Neg", "neg", (1, 6, 13)), ("Sign", "sign", (9, 13)), ("Exp", "exp", (1, 6, 13)),
@@ -83,9 +84,12 @@ def where(call: Call) -> Tensor:
 
 @operator("Clip", 1, 6)
 def clip_by_attributes(call: Call) -> Tensor:
+    """The bounds default to the ends of float32, so that an infinity is clipped too; halves do not reach them."""
     x = call.operand(0)
-    x = x.fn("max", call.get("min")) if "min" in call.attributes else x
-    return x.fn("min", call.get("max")) if "max" in call.attributes else x
+    end = None if x.dtype in HALVES else float(np.finfo(np.float32).max)
+    low, high = call.get("min", None if end is None else -end), call.get("max", end)
+    x = x if low is None else x.fn("max", low)
+    return x if high is None else x.fn("min", high)
 
 
 @operator("Clip", 11, 12, 13)

@@ -40,10 +40,11 @@ def upsample(call: Call) -> Tensor:
 
 
 def asymmetric(call: Call, scales: list[float]) -> Tensor:
-    """Before opset 11: coordinates are i / scale, and nearest rounds down."""
+    """Before opset 11: coordinates are i / scale, and nearest rounds down where the tensor grows, else up: the text
+    does not say, but the tests that came with it do."""
     x = call.operand(0)
     axes = [scaled(axis, x.shape[axis], scale) for axis, scale in enumerate(scales)]
-    return resized(call, x, axes, "asymmetric", "floor")
+    return resized(call, x, axes, "asymmetric", None)
 
 
 @operator("Resize", 11, 13, 18, 19)
@@ -81,7 +82,7 @@ def sized(call: Call, x: Tensor, chosen: list[int], sizes: list[int]) -> list[Ax
     return [Axis(axis, x.shape[axis], size, scale) for axis, size, scale in zip(chosen, sizes, scales, strict=True)]
 
 
-def resized(call: Call, x: Tensor, axes: list[Axis], transform: str, rounding: str) -> Tensor:
+def resized(call: Call, x: Tensor, axes: list[Axis], transform: str, rounding: str | None) -> Tensor:
     mode = call.get("mode", "nearest")
     given = x.dtype
     if mode != "nearest" and not x.is_float:
@@ -131,8 +132,8 @@ def coordinates(call: Call, axis: Axis, transform: str) -> np.ndarray:
             call.refuse(f"coordinate_transformation_mode {transform} is not known")
 
 
-def nearest(call: Call, x: Tensor, axis: Axis, at: np.ndarray, rounding: str) -> Tensor:
-    """A whole multiple is a broadcast; everything else is a gather."""
+def nearest(call: Call, x: Tensor, axis: Axis, at: np.ndarray, rounding: str | None) -> Tensor:
+    """A whole multiple is a broadcast; everything else is a gather. rounding: None is that before opset 11."""
     match rounding:
         case "round_prefer_floor":
             index = np.ceil(at - np.float32(0.5))
@@ -142,6 +143,8 @@ def nearest(call: Call, x: Tensor, axis: Axis, at: np.ndarray, rounding: str) ->
             index = np.floor(at)
         case "ceil":
             index = np.ceil(at)
+        case None:
+            index = np.ceil(at) if axis.scale < 1.0 else np.floor(at)
         case _:
             call.refuse(f"nearest_mode {rounding} is not known")
     index = np.clip(index, 0, axis.extent - 1).astype(np.int64)

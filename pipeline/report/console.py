@@ -146,6 +146,9 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min"
 
 
+ABOVE = 1.1  # times the measured peak: more than the noise of two measurements
+
+
 def summary_lines(summary: Summary) -> list[str]:
     """The end of a run: the tasks, the peers, and the result in a few lines."""
     lines = ["", *task_table(summary.tasks), ""]
@@ -158,7 +161,14 @@ def summary_lines(summary: Summary) -> list[str]:
         lines += [*peer_table(summary.peers, ours), ""]
     machine = summary.machine
     if machine.peak_gflops is not None and machine.bandwidth_gbs is not None:
-        lines.append(f"machine: {machine.cpu}, {_limits(machine, any(task.kernel for task in summary.tasks))}")
+        gpu = any(task.kernel for task in summary.tasks)
+        lines.append(f"machine: {machine.cpu}, {_limits(machine, gpu)}")
+        fastest = max((task.flops / task.latency_ms / 1e6 for task in summary.tasks if task.latency_ms), default=0.0)
+        if not gpu and fastest > ABOVE * machine.peak_gflops:
+            lines.append(
+                f"machine: a kernel reaches {fastest:.0f} GFLOP/s, so it was slower when its peak was measured, "
+                "and shares of the roofline are too large. Run again when nothing else runs"
+            )
     failed = sum(summary.failed_candidates.values())
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary.failed_candidates.items()) if count)
     lines.append(

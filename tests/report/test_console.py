@@ -181,6 +181,13 @@ def test_the_end_says_what_was_found():
         assert part in text
 
 
+@pytest.mark.parametrize(("flops", "said"), [(210e6, False), (230e6, True)])
+def test_a_peak_that_was_measured_too_low_is_told(flops, said):
+    fast = SUMMARY.tasks[0].model_copy(update={"flops": flops, "latency_ms": 1.0})
+    lines = summary_lines(SUMMARY.model_copy(update={"tasks": [fast]}))
+    assert any("a kernel reaches 230 GFLOP/s, so it was slower" in line for line in lines) == said
+
+
 def test_what_is_not_verified_is_said_loudly():
     bad = SUMMARY.model_copy(update={"verified": False, "status": "failed", "latency_ms": None, "max_error": None})
     assert "failed, NOT VERIFIED" in summary_lines(bad)

@@ -31,6 +31,7 @@ from pipeline import cli_overrides, engine, suite
 from pipeline.config import Config, parse
 from pipeline.errors import ConfigError, UserError
 from pipeline.explain import unknown, unlike
+from pipeline.machine.machine import VERSION
 from pipeline.suite_case import SuiteCase, not_a_suite, suite_cases
 
 log = logging.getLogger("pipeline")
@@ -95,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         here = os.getcwd()
         if here not in sys.path and "" not in sys.path:
             sys.path.append(here)  # a user's own rules lie there, as with `python -m`
+        if "--version" in given:  # Hydra would tell its own
+            print(f"muschedule {VERSION}")
+            return 0
         cli_overrides.demand_text(given)
         cli_overrides.demand_workload(given, conf)
         with _command_line(cli_overrides.rewritten(given, groups)), _terminable():

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -182,6 +183,11 @@ def test_an_interrupt_after_the_module_was_written_says_where_it_is(tmp_path: Pa
     (tmp_path / "artifact").mkdir()
     (tmp_path / "artifact" / "manifest.json").write_text("{}")
     assert str(tmp_path / "artifact") in cli._interrupted(tmp_path)
+
+
+def test_the_version_is_ours(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("--version") == 0
+    assert re.fullmatch(r"muschedule \d+\.\d+\S*\n", capsys.readouterr().out)
 
 
 def test_no_workload_is_an_error_that_lists_them_and_makes_no_folder(

@@ -31,8 +31,11 @@ from pipeline.ir.graph import (
     Slice,
     Transpose,
 )
-from pipeline.space.task import Task, make_task
+from pipeline.space.task import Task, make_task, tensor_bytes
 
+# Bytes from which on an array has pages of its own (glibc's threshold), and begins 16 bytes behind their begin in each
+# process. A smaller one begins anywhere, and would only make another task of the same operations.
+FED_FROM = 1 << 17
 MOVES = (Transpose, Slice, Pad, Broadcast, Gather, Iota)  # operations that only say where an element comes from
 
 
@@ -334,7 +337,7 @@ def extract(
                 name = f"{'w' if isinstance(origin, Constant) else 'x'}{len(operands)}"
                 if isinstance(origin, Constant):
                     constants.append(name)
-                elif isinstance(origin, Input):
+                elif isinstance(origin, Input) and tensor_bytes(node) >= FED_FROM:
                     fed.append(name)
                 operands.append(source)
                 nodes.append(Node(Input(name), (), node.type))

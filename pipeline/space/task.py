@@ -28,7 +28,7 @@ class Task:
     """A graph whose larger constants are inputs, so that layers that differ in their weights alone are one task.
 
     constants  names of the inputs whose data is known when the model is compiled
-    fed        names of the inputs that the caller of the model hands in, which may begin anywhere in memory
+    fed        names of the large inputs that the caller of the model hands in: they need not begin on a cache line
     key        sha256 of the text of the graph and of those names
     flops      arithmetic operations of one run; a multiply-add counts two
     traffic    compulsory bytes: what is read of every input, once, and every output
@@ -92,7 +92,7 @@ def traffic(graph: Graph) -> int:
 
     A constant of rank 0 is part of the code.
     """
-    total = sum(_bytes(graph.nodes[number]) for _, number in graph.outputs)
+    total = sum(tensor_bytes(graph.nodes[number]) for _, number in graph.outputs)
     for number, node in enumerate(graph.nodes):
         if isinstance(node.op, Input) or (isinstance(node.op, Constant) and node.type.shape):
             total += bytes_read(graph, number)
@@ -105,7 +105,7 @@ def bytes_read(graph: Graph, value: int) -> int:
     node = graph.nodes[value]
     readings = [_taken(graph, user, place) for user in graph.nodes for place, v in enumerate(user.inputs) if v == value]
     size = ITEM_BYTES[node.type.dtype]
-    return min(_bytes(node), size * sum(readings)) if readings else _bytes(node)
+    return min(tensor_bytes(node), size * sum(readings)) if readings else tensor_bytes(node)
 
 
 def _taken(graph: Graph, user: Node, place: int) -> int:
@@ -122,7 +122,8 @@ def _taken(graph: Graph, user: Node, place: int) -> int:
             return math.prod(shape)
 
 
-def _bytes(node: Node) -> int:
+def tensor_bytes(node: Node) -> int:
+    """Of what an operation gives."""
     return math.prod(node.type.shape) * ITEM_BYTES[node.type.dtype]
 
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.ir.graph import ITEM_BYTES, Constant, Contract, Graph, Reduce
+from pipeline.ir.graph import Constant, Contract, Graph, Reduce
 from pipeline.ir.target import Target
 from pipeline.space.partition import Instance, Partition, base, extract
-from pipeline.space.task import Task, bytes_read
+from pipeline.space.task import Task, bytes_read, tensor_bytes
 from pipeline.superopt.label import BROADCAST, NOTHING, Opaque, specify
 from pipeline.superopt.many_cores import many_cores
 from pipeline.superopt.spec import Spec
@@ -236,7 +236,9 @@ class Roofline:
         """Of a task as the rules would schedule it: each reduction after the first reads its operand once more."""
         again = [node for node in task.graph.nodes if isinstance(node.op, Reduce | Contract)][1:]
         passes = sum(
-            self.moved(max(_bytes(task.graph, v) for v in node.inputs)) for node in again if isinstance(node.op, Reduce)
+            self.moved(max(tensor_bytes(task.graph.nodes[v]) for v in node.inputs))
+            for node in again
+            if isinstance(node.op, Reduce)
         )
         return self.fused(task) + passes
 
@@ -266,7 +268,7 @@ class Roofline:
                 size = bytes_read(task.graph, number)
                 cold = getattr(node.op, "name", "") in task.constants and self.weights() > self.last_cache()
                 total += self.moved(size, cold=cold)
-        return total + self.moved(_bytes(task.graph, task.graph.outputs[0][1]))
+        return total + self.moved(tensor_bytes(task.graph.nodes[task.graph.outputs[0][1]]))
 
     def moved(self, size: int, *, cold: bool = False) -> float:
         """Seconds to read or write so many bytes, all cores together: from caches that hold them, or from memory."""
@@ -281,8 +283,3 @@ class Roofline:
 
     def last_cache(self) -> int:
         return self.target.cache(3) * self.target.cores
-
-
-def _bytes(graph: Graph, value: int) -> int:
-    kind = graph.nodes[value].type
-    return math.prod(kind.shape) * ITEM_BYTES[kind.dtype]

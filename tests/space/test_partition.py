@@ -57,16 +57,17 @@ def encoder() -> Graph:
 
 
 def test_a_task_knows_which_of_its_inputs_come_from_the_caller() -> None:
-    """Through reshapes too. What another task has made, and what is known, is no such input."""
+    """Through reshapes too. What another task has made, what is known and what is small is no such input."""
     b = GraphBuilder()
-    x, w = b.input("x", (4, 6), "float32"), b.constant(np.ones((6, 6), np.float32))
-    first = b.matmul(b.reshape(x, (2, 2, 6)), w)
-    second = b.einsum("bij,bkj->bik", first, b.reshape(x, (2, 2, 6)))
-    parts = partition(b.finish([("y", second)]))
+    x, w = b.input("x", (512, 64), "float32"), b.constant(np.ones((64, 64), np.float32))
+    first = b.matmul(b.reshape(x, (2, 256, 64)), w)
+    second = b.einsum("bij,bkj->bik", first, b.reshape(x, (2, 256, 64)))
+    third = b.einsum("bij,j->bi", second, b.input("small", (256,), "float32"))
+    parts = partition(b.finish([("y", third)]))
     tasks = [parts.tasks[instance.task] for instance in parts.instances]
     names = [tuple(n.op.name for n in task.graph.nodes if isinstance(n.op, Input)) for task in tasks]
-    assert names == [("x0", "w1"), ("x0", "x1")]
-    assert [task.fed for task in tasks] == [("x0",), ("x1",)]
+    assert names == [("x0", "w1"), ("x0", "x1"), ("x0", "x1")]
+    assert [task.fed for task in tasks] == [("x0",), ("x1",), ()]
 
 
 def test_a_product_takes_its_bias_and_activation_along() -> None:

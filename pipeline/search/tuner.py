@@ -38,7 +38,7 @@ CLOSE = 0.7  # of its time: a gain that measuring again, or a roofline that is w
 REFERENCE_BYTES = 1 << 28  # of what is kept to check candidates of several tasks
 # Seconds that a candidate takes, beside those of its task's data: to build it, and so often the roofline to run it.
 BUILT, RUNS = 0.1, 30.0
-FEWEST = 4  # candidates of a batch, where time is short
+FEWEST = 8  # candidates of a batch, where time is short
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 

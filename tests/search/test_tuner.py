@@ -358,7 +358,7 @@ def test_an_option_is_given_no_kernel_where_the_budget_has_not_reached_it() -> N
     assert made.total < float("inf")
 
 
-@pytest.mark.parametrize(("seconds", "first"), [(None, 12), (1e6, 12), (6.0, 5), (0.01, 4)])
+@pytest.mark.parametrize(("seconds", "first"), [(None, 12), (1e6, 12), (12.0, 10), (0.01, 8)])
 def test_where_time_is_short_a_large_task_begins_with_few_candidates_and_an_option_with_all(
     seconds: float | None, first: int
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline.errors import ConfigError, listed
 from pipeline.explain import did_you_mean
 
-SHOWS_ONLY = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--version", "--shell-completion", "-sc")
+SHOWS_ONLY = ("--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc")
 # Groups without a default, which Hydra adds but does not replace.
 CHOSEN = ("workload", "experiment")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")

@@ -22,7 +22,7 @@ from pipeline.verification.rounding import accumulator, format_of, sum_factor
 # for each step would cost several times what the arithmetic does.
 PIECE = 1 << 13
 Piece = tuple[slice | EllipsisType, ...]
-LEAST_SQUARED = 1e-16  # the square of a number from here on has, with another such, a product in float32's normal range
+LEAST_SQUARED = 1e-16  # numbers from here on have squares well inside float32's normal range
 NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
 
 
@@ -206,7 +206,8 @@ def _root_of_squares(op: g.Contract, error: Array, size: Array, position: int) -
     scales = [float(array.max(initial=0.0)) or 1.0 for array in (known, size)]
     if 1e-12 < scales[1] < 1e12:  # spares large weights a pass
         scales[1] = 1.0
-    if size.dtype == np.float32 and min(_least(known) / scales[0], _least(size) / scales[1]) < LEAST_SQUARED:
+    least = _least(known) / scales[0], _least(size) / scales[1]
+    if size.dtype == np.float32 and min(*least, math.prod(least)) < LEAST_SQUARED:
         size = size.astype(np.float64)
     scaled = size if scales[1] == 1.0 else size / size.dtype.type(scales[1])
     pair = [np.square((known / scales[0]).astype(size.dtype)), np.square(scaled)]

@@ -14,6 +14,7 @@ from pipeline.ir import graph as g
 from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Graph
 from pipeline.ir.graph_builder import GraphBuilder
+from pipeline.ir.graph_primitives import axis_map
 from pipeline.verification import error_tensor
 from pipeline.verification import verdict as verdict_module
 from pipeline.verification.hostile import hostile_feeds, random_feeds
@@ -368,6 +369,17 @@ def test_an_output_without_elements_is_right() -> None:
     graph = matmul_graph(0, 3, 4)
     feeds = random_feeds(graph, np.random.default_rng(0))
     assert compare(np.zeros((0, 3), np.float32), evaluate_with_bound(graph, feeds)["y"]).ok
+
+
+@pytest.mark.parametrize("small", [1e-9, 1e-12, 1e-25])
+@pytest.mark.parametrize("position", [0, 1])
+def test_the_error_of_a_small_number_times_a_small_one_is_not_lost(small: float, position: int) -> None:
+    """Beside numbers near 1, in float32, the square of their product vanishes."""
+    op = g.Contract((2, 2), (1,), *(axis_map(axis, 2) for axis in (0, 1)))
+    error, size = np.array([[1.0], [small]]), np.array([[1.0], [1e-12]], np.float32)
+    pair = (error, size) if position == 0 else (size, error)
+    root = error_tensor._root_of_squares(op, error, size, position)
+    np.testing.assert_allclose(root, pair[0] @ pair[1].T.astype(np.float64), rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (2, 4, 9), (3, 1, 50)])

@@ -330,7 +330,13 @@ class Run:
             ours = contestant(module, model.outputs())
             found = compare(ours, peers, model, machine.threads, seconds=settings.seconds)
         return {
-            name: PeerSummary(median_ms=r.median_ms, ratio=r.ratio, status=r.status, reason=r.reason)
+            name: PeerSummary(
+                median_ms=r.median_ms,
+                ratio=r.ratio,
+                ours_ms=None if r.median_ms is None else found.ours_ms,
+                status=r.status,
+                reason=r.reason,
+            )
             for name, r in found.peers.items()
         }
 

@@ -48,7 +48,7 @@ def called_in_turns(
             sessions = {str(path): stack.enter_context(load(path)) for path in artifacts}
             runs = {name: functools.partial(session.run, None) for name, session in sessions.items()}
             samples = in_turns(runs, feeds, seconds / len(runs))
-        yield tuple(float(np.median(samples[str(path)])) for path in artifacts)
+        yield tuple(float(np.median(np.concatenate(samples[str(path)]))) for path in artifacts)
 
 
 def time_runs(call: Callable[[], object], seconds: float = 1.0, least: int = 10, most: int = 1000) -> list[float]:

@@ -15,6 +15,7 @@ from pipeline.report.peers.peer import Peer, PeerModel, Run
 
 Status = Literal["ok", "disagrees", "missing", "failed"]
 Call = Callable[[Mapping[str, np.ndarray]], object]
+Rounds = list[list[float]]
 _SETTLE_SECONDS = 0.02  # until the threads of the one before have stopped to spin
 _BLOCK_SECONDS = 0.05
 _MOST_RUNS = 200
@@ -38,7 +39,7 @@ class PeerResult:
     """status      ok · disagrees: timed, but its outputs are not ours · missing: not installed · failed: it raised
     reason      why it is not ok
     median_ms   of one run; None where it was not timed
-    ratio       the peer's median over ours: above 1 we are faster
+    ratio       its time over ours, above 1 we are faster: the median over rounds, see `paired_ratio`
     difference  largest |peer's - ours| over the tolerance: up to 1 they agree
     samples_ms  of every timed run
     """
@@ -108,30 +109,41 @@ def compare(
         samples = by_the_device(cast(Mapping[str, Clocked], runs), model.feeds, seconds)
     else:
         samples = in_turns(runs, model.feeds, seconds, clock, sleep)
-    ours_ms = statistics.median(samples[_OURS])
     for name, found in results.items():
         if name in samples:
-            median = statistics.median(samples[name])
+            taken = _of_all(samples[name])
+            ratio = paired_ratio(samples[name], samples[_OURS])
             results[name] = PeerResult(
-                found.status, found.reason, median, median / ours_ms, found.difference, tuple(samples[name])
+                found.status, found.reason, statistics.median(taken), ratio, found.difference, tuple(taken)
             )
-    return Comparison(ours_ms, tuple(samples[_OURS]), results)
+    taken = _of_all(samples[_OURS])
+    return Comparison(statistics.median(taken), tuple(taken), results)
+
+
+def paired_ratio(theirs: Rounds, ours: Rounds) -> float:
+    """Their time over ours: the median of what each round says, whose halves meet the machine at about one speed.
+
+    Where a machine has two speeds for seconds at a time, the quotient of two medians over all rounds is chance."""
+    both = zip(theirs, ours, strict=True)
+    return statistics.median(statistics.median(their) / statistics.median(our) for their, our in both)
 
 
 def by_the_device(
     contestants: Mapping[str, Clocked], feeds: Mapping[str, np.ndarray], seconds: float
-) -> dict[str, list[float]]:
-    """Milliseconds of every run, by contestant, in turns as in `in_turns`; seconds: for each of them, about."""
+) -> dict[str, Rounds]:
+    """Milliseconds of every run of each round, by contestant, as in `in_turns`; seconds: for each of them, about."""
     counts = {
         name: max(1, min(_MOST_RUNS, int(_BLOCK_SECONDS * 1e3 / max(min(one.time(feeds, 3)), 1e-6))))
         for name, one in contestants.items()
     }
-    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    taken: dict[str, Rounds] = {name: [] for name in contestants}
     spent, rounds = 0.0, 0
     while rounds < _FEWEST_ROUNDS or spent < seconds * 1e3 * len(contestants):
+        for found in taken.values():
+            found.append([])
         for name in (*contestants, *reversed(tuple(contestants))):
             first, *others = contestants[name].time(feeds, counts[name] + 1)
-            taken[name] += others  # the first one finds the others' data in the caches
+            taken[name][-1] += others  # the first one finds the others' data in the caches
             spent += first + sum(others)
         rounds += 1
     return taken
@@ -143,13 +155,15 @@ def in_turns(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
-) -> dict[str, list[float]]:
-    """Milliseconds of every run, by contestant; seconds: for each of them, about. How, says `compare`."""
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+) -> dict[str, Rounds]:
+    """Milliseconds of every run of each round, by contestant; seconds: for each of them, about. How, says `compare`."""
+    taken: dict[str, Rounds] = {name: [] for name in runs}
     counts = {name: _runs_in_a_block(run, feeds, clock) for name, run in runs.items()}
     spent, rounds = 0.0, 0
     while rounds < _FEWEST_ROUNDS or spent < seconds * len(runs):
         start = clock()
+        for found in taken.values():
+            found.append([])
         for name in (*runs, *reversed(tuple(runs))):
             sleep(_SETTLE_SECONDS)
             run = runs[name]
@@ -158,10 +172,14 @@ def in_turns(
             for _ in range(counts[name]):
                 before = clock()
                 run(feeds)
-                taken[name].append((clock() - before) * 1e3)
+                taken[name][-1].append((clock() - before) * 1e3)
         spent += clock() - start
         rounds += 1
     return taken
+
+
+def _of_all(rounds: Rounds) -> list[float]:
+    return [sample for one in rounds for sample in one]
 
 
 def _runs_in_a_block(run: Call, feeds: Mapping[str, np.ndarray], clock: Callable[[], float]) -> int:

@@ -240,7 +240,7 @@ def peer_table(peers: dict[str, PeerSummary], alone_ms: float | None) -> list[st
 
     alone_ms  our time where no peer could be timed beside us
     """
-    ours = (peer.median_ms / peer.ratio for peer in peers.values() if peer.median_ms is not None and peer.ratio)
+    ours = (peer.ours_ms for peer in peers.values() if peer.ours_ms is not None)
     rows = [("muschedule", _ms(next(ours, alone_ms)), "1.00x", "")]
     for name, peer in peers.items():
         ratio = "-" if peer.ratio is None else f"{peer.ratio:.2f}x"

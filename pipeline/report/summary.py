@@ -81,10 +81,16 @@ class TaskSummary(_Part):
 
 
 class PeerSummary(_Part):
-    """Another runtime. ratio: its median over ours, above 1 we are faster. status and reason: why it may have none."""
+    """Another runtime.
+
+    median_ms   of its calls; ours_ms: of ours, in turns with them
+    ratio       its time over ours, above 1 we are faster: the median over rounds (`compare.paired_ratio`)
+    status      and reason: why it may have none of them
+    """
 
     median_ms: float | None
     ratio: float | None
+    ours_ms: float | None = None
     status: str = "ok"
     reason: str = ""
 

@@ -22,11 +22,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class SketchSpace:
-    """One sketch of a task: its parameter space and its analytic model."""
+    """One sketch of a task: its parameter space and its analytic model.
+
+    fed   names of the arguments that need not begin on a cache line
+    """
 
     number: int
     sketch: Sketch
     target: Target
+    fed: frozenset[str] = frozenset()
 
     @cached_property
     def space(self) -> ParameterSpace:
@@ -34,8 +38,9 @@ class SketchSpace:
 
     @cached_property
     def model(self) -> NestModel | GpuModel:
-        model = GpuModel if self.target.kind == "cuda" else NestModel
-        return model(self.sketch.program, self.target)
+        if self.target.kind == "cuda":
+            return GpuModel(self.sketch.program, self.target)
+        return NestModel(self.sketch.program, self.target, self.fed)
 
     def draw(self, n: int, rng: np.random.Generator) -> Rows:
         """n valid rows, not always different ones; none at all where no row is valid."""

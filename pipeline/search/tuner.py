@@ -27,6 +27,7 @@ from pipeline.search.candidates import Candidate, History, Observation, SketchSp
 from pipeline.search.cost_model import CostModel
 from pipeline.search.strategy import Strategy
 from pipeline.search.task_scheduler import Progress, choose
+from pipeline.space.lower import argument_name
 from pipeline.space.task import Task, roofline_seconds
 from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
@@ -472,7 +473,8 @@ def make_state(
 
     begins  for each sketch the key of what its trace begins from; "": the program that the task is lowered to
     """
-    spaces = tuple(SketchSpace(number, sketch, target) for number, sketch in enumerate(sketches))
+    fed = frozenset(argument_name(name) for name in task.fed)
+    spaces = tuple(SketchSpace(number, sketch, target, fed) for number, sketch in enumerate(sketches))
     traces = tuple(began(sketch, begin) for sketch, begin in zip(sketches, begins or [""] * len(sketches), strict=True))
     return TaskState(task, weight, roofline_seconds(task.graph, target), History(spaces), traces, optional)
 

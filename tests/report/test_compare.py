@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.ir.graph_builder import GraphBuilder
-from pipeline.report.compare import compare
+from pipeline.report.compare import compare, in_turns, paired_ratio
 from pipeline.report.peers.peer import PeerModel
 
 X = np.arange(4, dtype=np.float32)
@@ -71,6 +71,42 @@ def test_a_ratio_above_one_means_that_we_are_faster():
     assert found.peers["slow"].difference == 0
     assert peer.asked == [3]
     assert len(found.ours_samples_ms) >= 6
+
+
+def test_a_machine_of_two_speeds_does_not_change_a_ratio():
+    ours = [[4.0, 4.0], [4.0, 5.5], [5.5, 5.5], [5.5, 5.5], [5.5, 5.5]]
+    theirs = [[4.8], [4.8], [6.6], [6.6], [6.6]]
+    assert paired_ratio(theirs, ours) == pytest.approx(1.2)
+    assert paired_ratio(ours, ours) == 1.0
+
+
+def test_a_ratio_is_that_of_rounds_and_not_of_medians():
+    """The machine becomes half as fast after a second."""
+    world = World()
+    speed = {"slow": 1.0}
+
+    def runner(name, seconds):
+        def run(feeds):
+            world.now += seconds * speed["slow"]
+            speed["slow"] = 2.0 if world.now > 1.0 else 1.0
+            return {"y": 2 * feeds["x"]}
+
+        return run
+
+    found = compare(
+        runner("ours", 0.010), [Planted("peer", runner("peer", 0.015))], model(), 1, clock=world.clock,
+        sleep=lambda _: None, seconds=1.0,
+    )  # fmt: skip
+    assert found.peers["peer"].ratio == pytest.approx(1.5)
+
+
+def test_each_round_is_told_apart():
+    world = World()
+    taken = in_turns(
+        {"a": world.runner("a", 0.010), "b": world.runner("b", 0.020)}, {"x": X}, 0.5, world.clock, lambda _: None
+    )
+    assert len(taken["a"]) == len(taken["b"]) >= 3
+    assert {len(one) for one in taken["a"]} == {10} and {len(one) for one in taken["b"]} == {4}
 
 
 def test_contestants_take_turns_there_and_back():

@@ -163,6 +163,54 @@ def test_a_program_without_any_region_takes_a_call() -> None:
     assert np.isfinite(seconds).all() and np.isfinite(features).all() and 0 < seconds[0] < 1e-5
 
 
+PANELS = """program panels():
+    input w: float32[{rows}, {columns}]
+    output y: float32[{columns}]
+    body:
+        for j0 in serial({panels}):
+            for again in serial({times}):
+                for r in serial({rows}):
+                    for j1 in vectorized({width}):
+                        block add:
+                            spatial j in range({columns}) = j0 * {width} + j1
+                            reduce k in range({rows}) = r
+                            y[j] += w[k, j]
+"""
+
+
+def panels(rows: int, columns: int, width: int, *, times: int = 1, fed: bool = False) -> dict[str, float]:
+    """Seconds and features of sums down the columns of a matrix, some columns at a time."""
+    text = PANELS.format(rows=rows, columns=columns, width=width, panels=columns // width, times=times)
+    seconds, features = NestModel(from_text(text), small.TARGET, {"w"} if fed else ()).evaluate({}, 1)
+    return {**dict(zip(FEATURES, map(float, features[0]), strict=True)), "seconds": float(seconds[0])}
+
+
+def test_narrow_panels_of_an_input_that_begins_anywhere_touch_lines_twice() -> None:
+    narrow, anywhere = panels(8, 65536, 16), panels(8, 65536, 16, fed=True)
+    assert 0.8 < anywhere["memory"] - narrow["memory"] < 1.0, "in log2: two lines for each of one, the sums aside"
+    assert anywhere["seconds"] > 1.2 * narrow["seconds"]
+    wide, anywhere = panels(4096, 4096, 256), panels(4096, 4096, 256, fed=True)
+    assert wide["memory"] < anywhere["memory"] < wide["memory"] + 0.2
+    whole, anywhere = panels(64, 4096, 4096), panels(64, 4096, 4096, fed=True)
+    assert anywhere["memory"] == pytest.approx(whole["memory"], abs=0.01), "whole rows follow each other"
+
+
+def test_lines_down_many_pages_are_waited_for() -> None:
+    """No prefetcher follows a panel of 4,096 rows; it follows eight rows, and rows of a few lines are its own."""
+    far, wide, few = panels(4096, 4096, 16), panels(4096, 4096, 1024), panels(8, 4096, 16)
+    assert far["memory"] > wide["memory"] + 0.5
+    assert far["seconds"] > 1.3 * wide["seconds"]
+    assert few["memory"] < far["memory"] - 9.5, "in log2: 512 times fewer rows"
+
+
+def test_rows_a_power_of_two_apart_push_each_other_out() -> None:
+    """64 rows of one line are 4 KiB: they stay in the first cache, but not where all of them are in one set."""
+    apart, clashing = panels(64, 4096 + 16, 16, times=8), panels(64, 4096, 16, times=8)
+    assert clashing["level2"] > apart["level2"] + 2.5, "in log2: each of the eight times"
+    few, many = panels(4, 4096, 16, times=8), panels(4, 4096 + 16, 16, times=8)
+    assert few["level2"] == pytest.approx(many["level2"], abs=0.1), "four rows fit into a set"
+
+
 COPY = """program copy():
     input x: float32[{n}, {n}]
     output y: float32[{n}, {n}]

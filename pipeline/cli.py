@@ -100,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"muschedule {VERSION}")
             return 0
         cli_overrides.demand_text(given)
+        cli_overrides.demand_options(given)
         cli_overrides.demand_workload(given, conf)
         with _command_line(cli_overrides.rewritten(given, groups)), _terminable():
             hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()

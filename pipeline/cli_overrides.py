@@ -30,6 +30,9 @@ TAKES_A_VALUE = (
 )
 
 
+SWITCHES = ("--version", "--resolve", "--run", "-r", "--multirun", "-m", "--experimental-rerun")
+
+
 def rewritten(arguments: Sequence[str], groups: Collection[str]) -> list[str]:
     """The arguments as Hydra wants them: its own options first, then the overrides.
 
@@ -68,6 +71,23 @@ def demand_text(arguments: Sequence[str]) -> None:
                 f"{argument!a} is not text in the encoding of this terminal",
                 todo="Set LC_ALL=C.UTF-8, or rename the file",
             )
+
+
+def demand_options(arguments: Sequence[str]) -> None:
+    """Raises where an option is none of Hydra's; it knows a long one by its beginning too."""
+    known = {*SHOWS_ONLY, *TAKES_A_VALUE, *SWITCHES}
+    values = {place + 1 for place, argument in enumerate(arguments) if argument in TAKES_A_VALUE}
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if place in values or not re.match(r"--?[A-Za-z]", name) or name in known:
+            continue
+        if name.startswith("--") and any(option.startswith(name) for option in known):
+            continue
+        if equals:
+            todo = f"Values are set without dashes: {name.lstrip('-')}={value}"
+        else:
+            todo = did_you_mean(name, known) + f"The options are: {listed(known)}; all else is set by key=value"
+        raise ConfigError(f"there is no option '{name}'", todo=todo)
 
 
 def demand_workload(arguments: Sequence[str], conf: Path) -> None:

@@ -82,7 +82,7 @@ class Run:
         machine = machine_of(self.config)
         graph, rewrites = self._rewritten(model, machine)
         machine.refuse_too_large(graph)
-        ordinary = partition(graph)
+        ordinary = partition(graph, by_feed=machine.target.kind == "cpu")
         log.info(
             "%s: %s, %s, %s", described, counted(len(graph.nodes), "operations"),
             counted(len(ordinary.tasks), "tasks"), counted(len(ordinary.instances), "kernels"),

@@ -287,6 +287,28 @@ def test_an_argument_that_is_not_text_is_a_mistake(command: Command, capsys: pyt
 
 
 @pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--threads=2", "there is no option '--threads'. Values are set without dashes: threads=2."),
+        ("--multrun", "there is no option '--multrun'. Did you mean '--multirun'? The options are: --cfg,"),
+        ("-x", "there is no option '-x'. The options are: --cfg,"),
+    ],
+)
+def test_an_option_that_there_is_not_is_one_line(
+    given: str, words: str, command: Command, runs: list[Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(given, "workload=toy") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {words}") and said.count("\n") == 1
+    assert not runs and not (tmp_path / "outputs").exists()
+
+
+def test_a_long_option_is_known_by_its_beginning(command: Command, runs: list[Config]) -> None:
+    assert command("--multi", "workload=toy", "workload.n=1,2") == 0
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
     ("error", "code", "words"),
     [
         (ModelError("not an ONNX file", where="x.onnx"), 2, "x.onnx: not an ONNX file"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from pipeline.errors import PipelineError, counted
-from pipeline.report.mugraph_drawing import draw_svg
+from pipeline.report.mugraph_drawing import STYLES, draw_svg
 from pipeline.report.summary import MuGraphSummary, SubprogramSummary, SuperoptSummary
 from pipeline.report.superopt_report import rewrite_line
 from pipeline.superopt.mugraph.parse import from_text
@@ -16,8 +16,22 @@ body { font-family: system-ui, sans-serif; margin: 2em auto; max-width: 80em; pa
 pre { background: #f6f8fa; padding: 0.8em; overflow-x: auto; font-size: 0.85em }
 table { border-collapse: collapse } td, th { padding: 0.2em 0.8em; text-align: right; border-bottom: 1px solid #d0d7de }
 td:first-child, th:first-child { text-align: left }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0.3em 1em } dt { border: 1px solid; padding: 0 0.5em }
 figure { margin: 1em 0; overflow-x: auto } h2 { margin-top: 2em; border-top: 1px solid #d0d7de; padding-top: 0.6em }
 """
+
+LEGEND = {
+    "tensor": "an operand: a tensor in memory",
+    "result": "what comes out",
+    "operator": "an operator",
+    "map": "on the upper edge of a kernel how an operand is cut (imap, fmap): n→1 gives each step along the axis n of "
+    "the grid or of a loop the next part of dimension 1, whole is all of it in each; on the lower edge how the parts "
+    "of the result are put together (omap): n→1 side by side, s→sum added up",
+    "tile": "a part of an operand, which one point of the grid holds in its caches or its shared memory",
+    "accumulator": "what each iteration of the loop adds to: a sum, a maximum, pieces in a row, or a sum that is "
+    "scaled anew whenever the maximum so far has grown",
+    "running": "the largest, or the smallest, so far",
+}
 
 
 def page(workload: str, summary: SuperoptSummary) -> str:
@@ -29,7 +43,20 @@ def page(workload: str, summary: SuperoptSummary) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>µGraphs of {escape(workload)}</title>'
         f"<style>{STYLE}</style></head><body>\n<h1>µGraphs of {escape(workload)}</h1>\n"
         f"<p>{counted(len(summary.subprograms), 'subprograms')}, {summary.seconds:.1f} s of search.{gained}</p>\n"
-        f"{rewrites}{body}\n</body></html>\n"
+        f"{_legend()}{rewrites}{body}\n</body></html>\n"
+    )
+
+
+def _legend() -> str:
+    """What boxes of each colour are."""
+    entries = "".join(
+        f'<dt style="background: {fill}; border-color: {line}">{style}</dt><dd>{escape(LEGEND[style])}</dd>'
+        for style, (fill, line) in STYLES.items()
+    )
+    return (
+        "<details><summary>How to read the drawings</summary><p>Data flow from top to bottom. A kernel is a box; what "
+        "is inside a frame runs in each iteration of that loop, what is above it before, what is below it after.</p>"
+        f"<dl>{entries}</dl></details>\n"
     )
 
 

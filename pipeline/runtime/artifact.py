@@ -2,7 +2,7 @@
 
 manifest.json         what the model takes and gives, what it needs, the SHA-256 of every file, where it came from
 objects/*.o           relocatable code: the kernels, the main function, the thread team
-weights.safetensors   constants as the kernels read them, mapped and not copied
+weights.safetensors   constants as the kernels read them, ready to be mapped
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pipeline.runtime.artifact_folder import (
     write_folder,
 )
 from pipeline.runtime.cpu_features import needed, refuse_unfit
-from pipeline.runtime.weights_file import area_bytes, chunks, map_area
+from pipeline.runtime.weights_file import area_bytes, chunks, map_area, worth_a_copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifact:
-    """A loaded folder: objects in memory, the constants area mapped, the rest as values."""
+    """A loaded folder: objects in memory, the constants area mapped or read, the rest as values."""
 
     path: Path
     inputs: tuple[Port, ...]
@@ -54,8 +54,12 @@ def save(module: LinkedModule, path: Path | str) -> Path:
     return write_folder(path, "cpu", lambda folder: _write(module, folder))
 
 
-def load_artifact(path: Path | str, *, verify: bool = False, copy: bool = False) -> Artifact:
-    """Reads the folder. verify: hash the weights too, which is the slow part. copy: read them instead of mapping."""
+def load_artifact(path: Path | str, *, verify: bool = False, copy: bool | None = None) -> Artifact:
+    """Reads the folder.
+
+    verify  hash the weights too, which is the slow part
+    copy    read them instead of mapping the file; None: where that is worth it (`weights_file.worth_a_copy`)
+    """
     path = Path(path)
     manifest = read_manifest(path)
     refuse_kind(manifest, "cpu", path)
@@ -76,7 +80,7 @@ def load_artifact(path: Path | str, *, verify: bool = False, copy: bool = False)
     if verify and WEIGHTS in names:
         verify_file(path, WEIGHTS, manifest)
     try:
-        constants = map_area(path / WEIGHTS, nbytes, copy=copy)
+        constants = map_area(path / WEIGHTS, nbytes, copy=worth_a_copy(nbytes) if copy is None else copy)
     except OSError as error:
         raise unreadable(path / WEIGHTS, error) from error
     return Artifact(

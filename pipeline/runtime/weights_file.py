@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ _CODES = {
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 _PIECE = 1 << 24
+_HUGE_FROM = 1 << 22  # bytes from which on NumPy asks for huge pages
+_SHARE = 16  # of the machine's memory
 
 
 def chunks(weights: Sequence[Weight], data: Mapping[str, np.ndarray[Any, Any]]) -> Iterator[bytes | memoryview]:
@@ -53,6 +56,13 @@ def chunks(weights: Sequence[Weight], data: Mapping[str, np.ndarray[Any, Any]]) 
 def area_bytes(weights: Sequence[Weight]) -> int:
     """Size of the constants area."""
     return max((w.offset + int(np.prod(w.shape, dtype=np.int64)) * ITEM_BYTES[w.dtype] for w in weights), default=0)
+
+
+def worth_a_copy(nbytes: int) -> bool:
+    """Whether weights are read into huge pages unless the caller says otherwise: they are large enough to get some, and
+    take a sixteenth of the memory at most. Products that stream them are up to a tenth faster then."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _HUGE_FROM <= nbytes <= memory // _SHARE
 
 
 def map_area(path: Path, nbytes: int, *, copy: bool = False) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -57,20 +57,25 @@ class Partition:
     """Tasks without duplicates, and their uses in an order in which they can run.
 
     aliases  value -> value whose bytes it shares (reshapes between groups)
+    by_feed  whether tasks tell large inputs of the caller from what kernels make
     """
 
     tasks: tuple[Task, ...]
     instances: tuple[Instance, ...]
     aliases: dict[int, int]
+    by_feed: bool = True
 
     def weight(self, task: int) -> int:
         """How often the task runs."""
         return sum(1 for instance in self.instances if instance.task == task)
 
 
-def partition(graph: Graph) -> Partition:
-    """Every operation of the graph in exactly one group."""
-    groups = _Grouping(graph)
+def partition(graph: Graph, *, by_feed: bool = True) -> Partition:
+    """Every operation of the graph in exactly one group.
+
+    by_feed  see `Partition`; on a GPU, whose buffers are all its own, the two are one
+    """
+    groups = _Grouping(graph, by_feed)
     groups.run()
     return groups.partition()
 
@@ -78,6 +83,7 @@ def partition(graph: Graph) -> Partition:
 @dataclass(slots=True)
 class _Grouping:
     graph: Graph
+    by_feed: bool = True
     group: dict[int, int] = field(default_factory=dict)  # node -> group
     members: list[list[int]] = field(default_factory=list)
     consumers: list[list[int]] = field(default_factory=list)
@@ -273,13 +279,13 @@ class _Grouping:
         placed: list[tuple[Instance, list[int]]] = []
         for members in self.members:
             (output,) = self.escaping(set(members)) if self.escaping(set(members)) else (members[-1],)
-            task, inputs = extract(self.graph, members, output, aliases)
+            task, inputs = extract(self.graph, members, output, aliases, by_feed=self.by_feed)
             if task.key not in known:
                 known[task.key] = len(tasks)
                 tasks.append(task)
             placed.append((Instance(known[task.key], inputs, output, tuple(sorted(members))), members))
         order = self.order([members for _, members in placed], aliases)
-        return Partition(tuple(tasks), tuple(placed[i][0] for i in order), aliases)
+        return Partition(tuple(tasks), tuple(placed[i][0] for i in order), aliases, self.by_feed)
 
     def order(self, groups: list[list[int]], aliases: dict[int, int]) -> list[int]:
         """Groups in an order in which every operand is there, the earliest first."""
@@ -309,11 +315,11 @@ class _Grouping:
 
 
 def extract(
-    graph: Graph, members: Collection[int], output: int, aliases: Mapping[int, int]
+    graph: Graph, members: Collection[int], output: int, aliases: Mapping[int, int], *, by_feed: bool = True
 ) -> tuple[Task, tuple[int, ...]]:
     """Some operations as a task of their own: operands in order of use, scalar constants kept, names dropped.
 
-    aliases   as in `Partition`: through them a constant and an input of the model are seen to be one
+    aliases   and by_feed as in `Partition`: through aliases a constant and an input of the model are seen to be one
     returns   the task, and the values of the whole graph that are its inputs
     """
     nodes: list[Node] = []
@@ -337,7 +343,7 @@ def extract(
                 name = f"{'w' if isinstance(origin, Constant) else 'x'}{len(operands)}"
                 if isinstance(origin, Constant):
                     constants.append(name)
-                elif isinstance(origin, Input) and tensor_bytes(node) >= FED_FROM:
+                elif by_feed and isinstance(origin, Input) and tensor_bytes(node) >= FED_FROM:
                     fed.append(name)
                 operands.append(source)
                 nodes.append(Node(Input(name), (), node.type))

@@ -207,7 +207,7 @@ def _joined(graph: Graph, parts: Partition, chosen: Sequence[int], last: int) ->
                     members.add(value)
                     value = parts.aliases[value]
     output = parts.instances[last].output
-    task, inputs = extract(graph, members, output, parts.aliases)
+    task, inputs = extract(graph, members, output, parts.aliases, by_feed=parts.by_feed)
     return Instance(-1, inputs, output, tuple(sorted(members))), task
 
 

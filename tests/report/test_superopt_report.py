@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline.report.console import summary_lines
-from pipeline.report.mugraph_page import page
+from pipeline.report.mugraph_drawing import STYLES
+from pipeline.report.mugraph_page import LEGEND, page
 from pipeline.report.summary import SubprogramSummary, SuperoptSummary
 from pipeline.report.superopt_report import outcome_lines, subprogram_lines, superopt_summary
 from pipeline.search.contest import MORE, Contest
@@ -178,6 +179,13 @@ def test_the_page_draws_each_graph_and_shows_its_text_and_what_was_counted() -> 
     assert text.count("<svg") == 1 and text.count("<details open>") == 1
     assert "topologies" in text and "5 ms measured" in text and "proven by 5 tests, one of them at its full" in text
     assert "<b>Used</b>: it takes 5 ms" in text
+
+
+def test_the_page_says_what_the_boxes_of_each_colour_are() -> None:
+    text = shown(told(measured(4e-3, 3e-3, 5e-3)))
+    assert set(LEGEND) == set(STYLES)
+    for style, (fill, line) in STYLES.items():
+        assert f'background: {fill}; border-color: {line}">{style}</dt><dd>{LEGEND[style][:20]}' in text
 
 
 def test_the_page_of_a_model_with_a_name_like_a_tag_is_still_a_page() -> None:

@@ -19,6 +19,7 @@ import safetensors.numpy
 import pipeline
 from pipeline.codegen.llvm.link import link
 from pipeline.errors import UserError
+from pipeline.measurement.host import memory_of_host
 from pipeline.runtime import weights_file
 from pipeline.runtime.artifact import load_artifact, save
 from pipeline.runtime.artifact_folder import MANIFEST, WEIGHTS
@@ -62,10 +63,33 @@ def test_the_weights_file_is_read_by_the_safetensors_library(stored: Path) -> No
 
 
 def test_the_constants_area_is_aligned_whether_mapped_or_copied(stored: Path) -> None:
-    mapped, copied = load_artifact(stored), load_artifact(stored, copy=True)
+    mapped, copied = load_artifact(stored, copy=False), load_artifact(stored, copy=True)
     assert mapped.constants.ctypes.data % 64 == 0
     assert copied.constants.ctypes.data % 64 == 0
     np.testing.assert_array_equal(mapped.constants, copied.constants)
+
+
+def test_weights_are_copied_where_they_get_huge_pages_and_leave_room_for_others() -> None:
+    memory = memory_of_host()
+    assert not weights_file.worth_a_copy(0) and not weights_file.worth_a_copy((1 << 22) - 1)
+    assert weights_file.worth_a_copy(1 << 22) and weights_file.worth_a_copy(memory // 16)
+    assert not weights_file.worth_a_copy(memory // 16 + 1)
+
+
+@pytest.mark.parametrize("worth", [True, False])
+def test_who_does_not_ask_gets_what_is_worth_it(stored: Path, monkeypatch: pytest.MonkeyPatch, worth: bool) -> None:
+    asked: list[bool] = []
+    real = weights_file.map_area
+
+    def area(path: Path, nbytes: int, *, copy: bool) -> np.ndarray:
+        asked.append(copy)
+        return real(path, nbytes, copy=copy)
+
+    monkeypatch.setattr("pipeline.runtime.artifact.map_area", area)
+    monkeypatch.setattr("pipeline.runtime.artifact.worth_a_copy", lambda nbytes: worth)
+    for copy in (None, True, False):
+        load_artifact(stored, copy=copy)
+    assert asked == [worth, True, False]
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")

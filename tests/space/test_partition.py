@@ -70,6 +70,15 @@ def test_a_task_knows_which_of_its_inputs_come_from_the_caller() -> None:
     assert [task.fed for task in tasks] == [("x0",), ("x1",), ()]
 
 
+def test_where_buffers_are_all_our_own_one_kernel_does_for_an_input_and_for_what_a_kernel_made() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (512, 64), "float32"), b.input("w", (64, 64), "float32")
+    graph = b.finish([("y", b.matmul(b.matmul(x, w), w))])
+    assert [task.fed for task in partition(graph).tasks] == [("x0",), ()]
+    (task,) = partition(graph, by_feed=False).tasks
+    assert task.fed == ()
+
+
 def test_a_product_takes_its_bias_and_activation_along() -> None:
     b = GraphBuilder()
     x, w, bias = b.input("x", (8, 16), "float32"), b.input("w", (16, 32), "float32"), b.input("b", (32,), "float32")

@@ -74,14 +74,16 @@ def demand_text(arguments: Sequence[str]) -> None:
 
 
 def demand_options(arguments: Sequence[str]) -> None:
-    """Raises where an option is none of Hydra's; it knows a long one by its beginning too."""
+    """Raises where an option is none of Hydra's. It knows a long one by its beginning too, and a short one by its own,
+    as in -cjob."""
     known = {*SHOWS_ONLY, *TAKES_A_VALUE, *SWITCHES}
+    short = tuple(option for option in known if not option.startswith("--"))
     values = {place + 1 for place, argument in enumerate(arguments) if argument in TAKES_A_VALUE}
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
-        if place in values or not re.match(r"--?[A-Za-z]", name) or name in known:
+        if place in values or not argument.startswith("-") or argument == "--":
             continue
-        if name.startswith("--") and any(option.startswith(name) for option in known):
+        if any(option.startswith(name) for option in known) if name.startswith("--") else name.startswith(short):
             continue
         if equals:
             todo = f"Values are set without dashes: {name.lstrip('-')}={value}"

@@ -292,6 +292,8 @@ def test_an_argument_that_is_not_text_is_a_mistake(command: Command, capsys: pyt
         ("--threads=2", "there is no option '--threads'. Values are set without dashes: threads=2."),
         ("--multrun", "there is no option '--multrun'. Did you mean '--multirun'? The options are: --cfg,"),
         ("-x", "there is no option '-x'. The options are: --cfg,"),
+        ("-1", "there is no option '-1'. The options are: --cfg,"),
+        ("--ünder", "there is no option '--ünder'."),
     ],
 )
 def test_an_option_that_there_is_not_is_one_line(
@@ -301,6 +303,13 @@ def test_an_option_that_there_is_not_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith(f"error: {words}") and said.count("\n") == 1
     assert not runs and not (tmp_path / "outputs").exists()
+
+
+def test_the_value_of_a_short_option_may_follow_at_once(
+    command: Command, runs: list[Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("-cjob", "workload=toy") == 0
+    assert "workload:" in capsys.readouterr().out and not runs
 
 
 def test_a_long_option_is_known_by_its_beginning(command: Command, runs: list[Config]) -> None:

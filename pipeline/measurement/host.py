@@ -62,11 +62,6 @@ def detect_host(root: Path = Path("/")) -> Target:
     )
 
 
-def memory_of_host() -> int:
-    """Bytes of main memory; a container's limit is not looked at, and going beyond it is a `MemoryError`."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def with_overrides(target: Target, **given: Any) -> Target:
     """The target with some fields replaced, and those that follow from them, unless they are given too.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.codegen.module import LinkedCall, LinkedModule, MemoryFigures, Port
+from pipeline.errors import UserError
 from pipeline.runtime.artifact_folder import (
     WEIGHTS,
     not_whole,
@@ -54,6 +55,26 @@ def save(module: LinkedModule, path: Path | str) -> Path:
     return write_folder(path, "cpu", lambda folder: _write(module, folder))
 
 
+def _constants(path: Path, nbytes: int, copy: bool | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The constants area; mapped where a copy that nobody asked for finds no room."""
+    try:
+        try:
+            return map_area(path, nbytes, copy=worth_a_copy(nbytes) if copy is None else copy)
+        except MemoryError:
+            if copy:
+                raise
+            return map_area(path, nbytes, copy=False)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except MemoryError as error:
+        raise UserError(
+            "there is no memory for the weights",
+            where=str(path),
+            why=f"They take {nbytes} bytes",
+            todo="Load with copy=False, which maps them",
+        ) from error
+
+
 def load_artifact(path: Path | str, *, verify: bool = False, copy: bool | None = None) -> Artifact:
     """Reads the folder.
 
@@ -79,10 +100,7 @@ def load_artifact(path: Path | str, *, verify: bool = False, copy: bool | None =
     objects = {Path(name).name: read_file(path, name, manifest) for name in names if name != WEIGHTS}
     if verify and WEIGHTS in names:
         verify_file(path, WEIGHTS, manifest)
-    try:
-        constants = map_area(path / WEIGHTS, nbytes, copy=worth_a_copy(nbytes) if copy is None else copy)
-    except OSError as error:
-        raise unreadable(path / WEIGHTS, error) from error
+    constants = _constants(path / WEIGHTS, nbytes, copy)
     return Artifact(
         path, inputs, outputs, calls, threads, slots, barriers, memory, objects, constants, target, provenance
     )

@@ -104,6 +104,8 @@ class Session:
                 "spin_us is no time to spin", where=str(path), why=f"it is {spin_us!r:.80}",
                 todo=f"Give microseconds, from 0 to {MOST_SPIN_US:.0f}",
             )  # fmt: skip
+        if copy is not None and not isinstance(copy, bool | np.bool_):
+            raise UserError("copy is neither true nor false", where=str(path), why=f"it is {copy!r:.80}")
         artifact = load_artifact(path, verify=verify, copy=copy)
         if threads is not None and not isinstance(threads, Integral):
             raise UserError(

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.codegen.llvm.link import aligned_zeros
 from pipeline.codegen.memory import ALIGNMENT
 from pipeline.codegen.module import Weight
 from pipeline.errors import UserError
 from pipeline.ir.graph import ITEM_BYTES
+from pipeline.ir.main_memory import main_memory
 
 _CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
@@ -58,11 +57,15 @@ def area_bytes(weights: Sequence[Weight]) -> int:
     return max((w.offset + int(np.prod(w.shape, dtype=np.int64)) * ITEM_BYTES[w.dtype] for w in weights), default=0)
 
 
-def worth_a_copy(nbytes: int) -> bool:
-    """Whether weights are read into huge pages unless the caller says otherwise: they are large enough to get some, and
-    take a sixteenth of the memory at most. Products that stream them are up to a tenth faster then."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return _HUGE_FROM <= nbytes <= memory // _SHARE
+def worth_a_copy(nbytes: int, root: Path = Path("/")) -> bool:
+    """Whether weights are read into huge pages unless the caller says otherwise: the system has some, the weights are
+    large enough to get them, and they take a sixteenth of the memory at most. Products that stream them are up to a
+    tenth faster then."""
+    try:
+        modes = (root / "sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return "[never]" not in modes and _HUGE_FROM <= nbytes <= main_memory(root) // _SHARE
 
 
 def map_area(path: Path, nbytes: int, *, copy: bool = False) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -84,7 +87,10 @@ def map_area(path: Path, nbytes: int, *, copy: bool = False) -> np.ndarray[Any, 
             return np.zeros(0, np.uint8)
         # A header of another writer may end anywhere, but kernels rely on the alignment.
         if copy or start % ALIGNMENT != 0:
-            memory = aligned_zeros(nbytes)  # NumPy asks for huge pages; a shared mapping, as `mmap` makes, gets none
+            # NumPy asks for huge pages (before 2.2 not for zeros); a shared mapping, as `mmap` makes, gets none.
+            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+            first = -raw.ctypes.data % ALIGNMENT
+            memory = raw[first : first + nbytes]
             file.seek(start)
             file.readinto(memory.data)
             return memory

@@ -19,11 +19,12 @@ import safetensors.numpy
 import pipeline
 from pipeline.codegen.llvm.link import link
 from pipeline.errors import UserError
-from pipeline.measurement.host import memory_of_host
+from pipeline.ir.main_memory import LIMITS, main_memory
 from pipeline.runtime import weights_file
 from pipeline.runtime.artifact import load_artifact, save
 from pipeline.runtime.artifact_folder import MANIFEST, WEIGHTS
 from pipeline.runtime.cpu_features import needed, refuse_unfit
+from pipeline.runtime.session import Session
 from tests.codegen.hand_kernels import add_plan, native
 from tests.codegen.test_module import matmul_plan
 
@@ -69,11 +70,50 @@ def test_the_constants_area_is_aligned_whether_mapped_or_copied(stored: Path) ->
     np.testing.assert_array_equal(mapped.constants, copied.constants)
 
 
-def test_weights_are_copied_where_they_get_huge_pages_and_leave_room_for_others() -> None:
-    memory = memory_of_host()
-    assert not weights_file.worth_a_copy(0) and not weights_file.worth_a_copy((1 << 22) - 1)
-    assert weights_file.worth_a_copy(1 << 22) and weights_file.worth_a_copy(memory // 16)
-    assert not weights_file.worth_a_copy(memory // 16 + 1)
+def system(root: Path, *, huge: str | None = "always [madvise] never", limit: str = "max") -> Path:
+    """The files of a system with or without huge pages, and of a container."""
+    pages = root / "sys/kernel/mm/transparent_hugepage/enabled"
+    for path, text in ((pages, huge), (root / LIMITS[0], limit)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text is not None:
+            path.write_text(text)
+    return root
+
+
+def test_weights_are_copied_where_they_get_huge_pages_and_leave_room_for_others(tmp_path: Path) -> None:
+    usual = system(tmp_path / "usual")
+    worth = weights_file.worth_a_copy
+    assert not worth(0, usual) and not worth((1 << 22) - 1, usual) and worth(1 << 22, usual)
+    assert worth(main_memory(usual) // 16, usual) and not worth(main_memory(usual) // 16 + 1, usual)
+    assert not worth(1 << 22, system(tmp_path / "never", huge="always madvise [never]"))
+    assert not worth(1 << 22, system(tmp_path / "none", huge=None))
+
+
+def test_a_container_counts_its_own_memory(tmp_path: Path) -> None:
+    small = system(tmp_path / "small", limit=f"{1 << 28}\n")
+    assert main_memory(small) == 1 << 28 and main_memory(system(tmp_path / "usual")) > 1 << 28
+    assert weights_file.worth_a_copy(1 << 24, small) and not weights_file.worth_a_copy((1 << 24) + 1, small)
+
+
+@pytest.mark.parametrize("copy", [None, True])
+def test_where_there_is_no_room_for_a_copy_weights_are_mapped_unless_it_was_asked_for(
+    stored: Path, monkeypatch: pytest.MonkeyPatch, copy: bool | None
+) -> None:
+    def full(*given: object) -> None:
+        raise MemoryError("Unable to allocate")
+
+    monkeypatch.setattr("pipeline.runtime.artifact.worth_a_copy", lambda nbytes: True)
+    monkeypatch.setattr(weights_file.np, "empty", full)
+    if copy is None:
+        assert load_artifact(stored, copy=copy).constants.nbytes > 0
+    else:
+        with pytest.raises(UserError, match=r"there is no memory for the weights.*copy=False"):
+            load_artifact(stored, copy=copy)
+
+
+def test_copy_is_true_or_false(stored: Path) -> None:
+    with pytest.raises(UserError, match="copy is neither true nor false"):
+        Session(stored, copy="yes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("worth", [True, False])

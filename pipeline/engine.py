@@ -25,13 +25,13 @@ from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_check import check
 from pipeline.ir.graph_rule import GraphRule
 from pipeline.ir.graph_types import TOO_LARGE
-from pipeline.ir.main_memory import main_memory
 from pipeline.machine.contestant import contestant
 from pipeline.machine.cpu import CpuMachine
 from pipeline.machine.cuda_measured import MeasuredCuda
 from pipeline.machine.cuda_predicted import PredictedCuda
 from pipeline.machine.machine import VERSION, Feeds, Machine
 from pipeline.machine.module_choice import fastest_module
+from pipeline.measurement.host import memory_of_host
 from pipeline.measurement.protocol import Builder, Runner
 from pipeline.measurement.task_reference import task_reference
 from pipeline.registry import Component
@@ -78,7 +78,7 @@ class Run:
         described = workload.describe()
         if self.config.precision != "model":
             described += f", products of {self.config.precision}"
-        refuse_too_large(model, main_memory())
+        refuse_too_large(model, memory_of_host())
         machine = machine_of(self.config)
         graph, rewrites = self._rewritten(model, machine)
         machine.refuse_too_large(graph)

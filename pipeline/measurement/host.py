@@ -16,6 +16,9 @@ import llvmlite.binding as llvm
 
 from pipeline.ir.target import Cache, Target
 
+# What a container may use: of version 2 and of version 1 of Linux's control groups.
+MEMORY_LIMITS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+
 FALLBACK_CLOCK_GHZ = 2.5
 FALLBACK_CACHES = (Cache(1, 32 << 10, 8, 1), Cache(2, 512 << 10, 8, 1), Cache(3, 8 << 20, 16, 4))
 BANDWIDTH_GBS_PER_CORE = 12.0
@@ -60,6 +63,17 @@ def detect_host(root: Path = Path("/")) -> Target:
         caches=_caches(root),
         line=_line(root),
     )
+
+
+def memory_of_host(root: Path = Path("/")) -> int:
+    """Bytes of main memory, or of the container's share where that is less; root: where the file system begins."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for name in MEMORY_LIMITS:
+        try:
+            found.append(int((root / name).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return min(one for one in found if one > 0)
 
 
 def with_overrides(target: Target, **given: Any) -> Target:

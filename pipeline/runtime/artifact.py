@@ -75,7 +75,7 @@ def _constants(path: Path, nbytes: int, copy: bool | None) -> np.ndarray[Any, np
         ) from error
 
 
-def load_artifact(path: Path | str, *, verify: bool = False, copy: bool | None = None) -> Artifact:
+def load_artifact(path: Path | str, *, verify: bool = False, copy: bool | None = False) -> Artifact:
     """Reads the folder.
 
     verify  hash the weights too, which is the slow part

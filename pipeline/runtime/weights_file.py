@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.codegen.llvm.link import aligned_empty
 from pipeline.codegen.memory import ALIGNMENT
 from pipeline.codegen.module import Weight
 from pipeline.errors import UserError
 from pipeline.ir.graph import ITEM_BYTES
-from pipeline.ir.main_memory import main_memory
+from pipeline.measurement.host import memory_of_host
 
 _CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
@@ -65,7 +66,7 @@ def worth_a_copy(nbytes: int, root: Path = Path("/")) -> bool:
         modes = (root / "sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
     except OSError:
         return False
-    return "[never]" not in modes and _HUGE_FROM <= nbytes <= main_memory(root) // _SHARE
+    return "[never]" not in modes and _HUGE_FROM <= nbytes <= memory_of_host(root) // _SHARE
 
 
 def map_area(path: Path, nbytes: int, *, copy: bool = False) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -87,10 +88,7 @@ def map_area(path: Path, nbytes: int, *, copy: bool = False) -> np.ndarray[Any, 
             return np.zeros(0, np.uint8)
         # A header of another writer may end anywhere, but kernels rely on the alignment.
         if copy or start % ALIGNMENT != 0:
-            # NumPy asks for huge pages (before 2.2 not for zeros); a shared mapping, as `mmap` makes, gets none.
-            raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-            first = -raw.ctypes.data % ALIGNMENT
-            memory = raw[first : first + nbytes]
+            memory = aligned_empty(nbytes)  # in huge pages; a shared mapping, as `mmap` makes, gets none
             file.seek(start)
             file.readinto(memory.data)
             return memory

@@ -35,7 +35,7 @@ SLOTS = {
 # Fitted to 2,800 candidates of 28 products on a core with 256-bit vectors, drawn at random among the better half: the
 # rank correlation of predicted and measured times within one product is 0.70. What is predicted is a time by which
 # candidates of one task compare: all in all twice of what is measured, which the learned correction takes out.
-L1_BYTES_PER_CYCLE, L2_BYTES_PER_CYCLE, L3_BYTES_PER_CYCLE = 64.0, 40.0, 8.0
+L2_BYTES_PER_CYCLE, L3_BYTES_PER_CYCLE = 40.0, 8.0
 BARRIER_SECONDS, CALL_SECONDS = 0.6e-6, 0.3e-6
 PARTIAL_VECTORS = 4  # of a sum along lanes
 LOOP_CYCLES = 0.5  # taken branch and counter of one iteration that is not unrolled

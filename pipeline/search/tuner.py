@@ -16,10 +16,9 @@ import numpy as np
 
 from pipeline.codegen.built_kernel import BuiltKernel
 from pipeline.errors import UserError
-from pipeline.ir.main_memory import main_memory
 from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
-from pipeline.measurement.host import akin
+from pipeline.measurement.host import akin, memory_of_host
 from pipeline.measurement.protocol import Builder, Built, MeasureRequest, MeasureResult, Reference, Runner
 from pipeline.measurement.sampling import typical
 from pipeline.schedule.sketch import Sketch
@@ -38,7 +37,7 @@ log = logging.getLogger("pipeline")
 HOPE = 0.3  # of its best time: what further tuning of a task can come to at most
 CLOSE = 0.7  # of its time: a gain that measuring again, or a roofline that is wrong, may bring
 # of what is kept to check candidates of several tasks: a sixteenth of the memory, within bounds for small containers
-REFERENCE_BYTES = min(max(main_memory() // 16, 1 << 28), 3 << 29)
+REFERENCE_BYTES = min(max(memory_of_host() // 16, 1 << 28), 3 << 29)
 # Seconds that a candidate takes, beside those of its task's data: to build it, and so often the roofline to run it.
 BUILT, RUNS = 0.1, 30.0
 FEWEST = 8  # candidates of a batch, where time is short

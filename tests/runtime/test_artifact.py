@@ -19,7 +19,7 @@ import safetensors.numpy
 import pipeline
 from pipeline.codegen.llvm.link import link
 from pipeline.errors import UserError
-from pipeline.ir.main_memory import LIMITS, main_memory
+from pipeline.measurement.host import MEMORY_LIMITS, memory_of_host
 from pipeline.runtime import weights_file
 from pipeline.runtime.artifact import load_artifact, save
 from pipeline.runtime.artifact_folder import MANIFEST, WEIGHTS
@@ -73,7 +73,7 @@ def test_the_constants_area_is_aligned_whether_mapped_or_copied(stored: Path) ->
 def system(root: Path, *, huge: str | None = "always [madvise] never", limit: str = "max") -> Path:
     """The files of a system with or without huge pages, and of a container."""
     pages = root / "sys/kernel/mm/transparent_hugepage/enabled"
-    for path, text in ((pages, huge), (root / LIMITS[0], limit)):
+    for path, text in ((pages, huge), (root / MEMORY_LIMITS[0], limit)):
         path.parent.mkdir(parents=True, exist_ok=True)
         if text is not None:
             path.write_text(text)
@@ -84,14 +84,14 @@ def test_weights_are_copied_where_they_get_huge_pages_and_leave_room_for_others(
     usual = system(tmp_path / "usual")
     worth = weights_file.worth_a_copy
     assert not worth(0, usual) and not worth((1 << 22) - 1, usual) and worth(1 << 22, usual)
-    assert worth(main_memory(usual) // 16, usual) and not worth(main_memory(usual) // 16 + 1, usual)
+    assert worth(memory_of_host(usual) // 16, usual) and not worth(memory_of_host(usual) // 16 + 1, usual)
     assert not worth(1 << 22, system(tmp_path / "never", huge="always madvise [never]"))
     assert not worth(1 << 22, system(tmp_path / "none", huge=None))
 
 
 def test_a_container_counts_its_own_memory(tmp_path: Path) -> None:
     small = system(tmp_path / "small", limit=f"{1 << 28}\n")
-    assert main_memory(small) == 1 << 28 and main_memory(system(tmp_path / "usual")) > 1 << 28
+    assert memory_of_host(small) == 1 << 28 and memory_of_host(system(tmp_path / "usual")) > 1 << 28
     assert weights_file.worth_a_copy(1 << 24, small) and not weights_file.worth_a_copy((1 << 24) + 1, small)
 
 

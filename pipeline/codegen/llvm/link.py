@@ -144,7 +144,17 @@ def _pack(
 
 def aligned_zeros(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Zeroed bytes at a multiple of `alignment`."""
-    raw = np.zeros(nbytes + alignment, np.uint8)
+    return _aligned(np.zeros(nbytes + alignment, np.uint8), nbytes, alignment)
+
+
+def aligned_empty(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Bytes at a multiple of `alignment`, to be filled; large ones in huge pages, which zeros get from NumPy 2.2 on."""
+    return _aligned(np.empty(nbytes + alignment, np.uint8), nbytes, alignment)
+
+
+def _aligned(
+    raw: np.ndarray[tuple[int], np.dtype[np.uint8]], nbytes: int, alignment: int
+) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     start = -raw.ctypes.data % alignment
     return raw[start : start + nbytes]
 

@@ -96,11 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         here = os.getcwd()
         if here not in sys.path and "" not in sys.path:
             sys.path.append(here)  # a user's own rules lie there, as with `python -m`
+        cli_overrides.demand_text(given)
+        given = cli_overrides.options_in_full(given)
         if "--version" in given:  # Hydra would tell its own
             print(f"muschedule {VERSION}")
             return 0
-        cli_overrides.demand_text(given)
-        cli_overrides.demand_options(given)
         cli_overrides.demand_workload(given, conf)
         with _command_line(cli_overrides.rewritten(given, groups)), _terminable():
             hydra.main(version_base="1.3", config_path=str(conf), config_name="config")(job)()

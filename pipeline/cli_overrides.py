@@ -73,23 +73,39 @@ def demand_text(arguments: Sequence[str]) -> None:
             )
 
 
-def demand_options(arguments: Sequence[str]) -> None:
-    """Raises where an option is none of Hydra's. It knows a long one by its beginning too, and a short one by its own,
-    as in -cjob."""
+def options_in_full(arguments: Sequence[str]) -> list[str]:
+    """The arguments with each long option written out, which argparse knows by its beginning too. Raises where an
+    option is none of Hydra's, or may be several; a short one may have its value at once, as in -cjob."""
     known = {*SHOWS_ONLY, *TAKES_A_VALUE, *SWITCHES}
     short = tuple(option for option in known if not option.startswith("--"))
-    values = {place + 1 for place, argument in enumerate(arguments) if argument in TAKES_A_VALUE}
+    found: list[str] = []
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
-        if place in values or not argument.startswith("-") or argument == "--":
+        is_value = place > 0 and found[-1] in TAKES_A_VALUE
+        if is_value or not argument.startswith("-") or argument == "--" or name in known:
+            found.append(argument)
             continue
-        if any(option.startswith(name) for option in known) if name.startswith("--") else name.startswith(short):
-            continue
-        if equals:
-            todo = f"Values are set without dashes: {name.lstrip('-')}={value}"
+        meant = sorted(option for option in known if name.startswith("--") and option.startswith(name))
+        if len(meant) == 1:
+            found.append(meant[0] + equals + value)
+        elif not name.startswith("--") and name.startswith(short):
+            found.append(argument)
         else:
-            todo = did_you_mean(name, known) + f"The options are: {listed(known)}; all else is set by key=value"
-        raise ConfigError(f"there is no option '{name}'", todo=todo)
+            raise _ambiguous(name, meant) if meant else _no_option(name, equals, value, known)
+    return found
+
+
+def _ambiguous(name: str, meant: Collection[str]) -> ConfigError:
+    return ConfigError(f"the option '{name}' may be several", todo=f"Write it out: {listed(meant)}")
+
+
+def _no_option(name: str, equals: str, value: str, options: Collection[str]) -> ConfigError:
+    if equals:
+        return ConfigError(
+            f"there is no option '{name}'", todo=f"Values are set without dashes: {name.lstrip('-')}={value}"
+        )
+    todo = did_you_mean(name, options) + f"The options are: {listed(options)}; all else is set by key=value"
+    return ConfigError(f"there is no option '{name}'", todo=todo)
 
 
 def demand_workload(arguments: Sequence[str], conf: Path) -> None:

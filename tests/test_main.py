@@ -294,6 +294,7 @@ def test_an_argument_that_is_not_text_is_a_mistake(command: Command, capsys: pyt
         ("-x", "there is no option '-x'. The options are: --cfg,"),
         ("-1", "there is no option '-1'. The options are: --cfg,"),
         ("--ünder", "there is no option '--ünder'."),
+        ("--conf", "the option '--conf' may be several. Write it out: --config-dir, --config-name, --config-path."),
     ],
 )
 def test_an_option_that_there_is_not_is_one_line(
@@ -312,9 +313,15 @@ def test_the_value_of_a_short_option_may_follow_at_once(
     assert "workload:" in capsys.readouterr().out and not runs
 
 
-def test_a_long_option_is_known_by_its_beginning(command: Command, runs: list[Config]) -> None:
+def test_a_long_option_is_known_by_its_beginning(
+    command: Command, runs: list[Config], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("--multi", "workload=toy", "workload.n=1,2") == 0
     assert len(runs) == 2
+    assert command("--ver") == 0
+    assert re.search(r"^muschedule \d", capsys.readouterr().out, re.MULTILINE)
+    assert command("--he") == 0
+    assert "Configuration groups" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

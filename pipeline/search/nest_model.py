@@ -420,15 +420,11 @@ def _steps(access: Access, extents: list[tuple[Axis, str, Array]], values: Value
     found: Steps = {}
     if access.buffer.scope == "local":
         return found
-    stride: Any = access.size
-    strides = []
-    for extent in reversed(access.buffer.shape):
-        strides.append(stride)
-        stride = stride * extent.evaluate(values)
+    strides = _strides(access, [extent.evaluate(values) for extent in access.buffer.shape])
     for axis, _, _ in extents:
         moved = [
             stride * np.abs(dim.coefficient(axis.var).evaluate(values))
-            for dim, stride in zip(access.dims, reversed(strides), strict=True)
+            for dim, stride in zip(access.dims, strides, strict=True)
             if dim is not None and dim.coefficient(axis.var).terms
         ]
         if moved:
@@ -436,13 +432,19 @@ def _steps(access: Access, extents: list[tuple[Axis, str, Array]], values: Value
     return found
 
 
+def _strides(access: Access, limits: list[Any]) -> list[Any]:
+    """Bytes from one place to the next along each dimension of a buffer, of which `limits` are the extents."""
+    strides: list[Any] = []
+    stride: Any = access.size
+    for limit in reversed(limits):
+        strides.append(stride)
+        stride = stride * limit
+    return strides[::-1]
+
+
 def _places(access: Access, limits: list[Any], way: int) -> list[Any]:
     """For each dimension but the last, at how many places of a way of a cache, `way` bytes, its rows can begin."""
-    found, stride = [], access.size
-    for limit in reversed(limits[1:]):
-        stride = stride * limit
-        found.append(way / np.gcd(np.asarray(stride).astype(np.int64), way))
-    return found[::-1]
+    return [way / np.gcd(np.asarray(stride).astype(np.int64), way) for stride in _strides(access, limits)[:-1]]
 
 
 def _survives(size: Array, widths: list[Array], limits: list[Any], places: list[Any], way: int) -> NDArray[np.bool_]:

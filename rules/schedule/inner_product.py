@@ -94,7 +94,8 @@ class InnerProduct:
             if not streamed and loops.panels and any(large(sketch.program, step.buffer, target) for step in packing):
                 current = current.attempt(Annotate(loops.sums[-1], "prefetch_next", loops.panels[-1]))
             if streamed and not packing:
-                current = current.attempt(Annotate(loops.sums[-1], "prefetch_next", loops.around))
+                next_tile = _next_tile(sketch, block, loops, around)
+                current = current.attempt(Annotate(loops.sums[-1], "prefetch_next", next_tile))
             if streamed and any(step.at is None for step in packing):
                 made.extend(current.attempt(Annotate(loops.sums[-1], "prefetch", ahead)) for ahead in AHEAD)
             else:
@@ -183,6 +184,17 @@ class _Loops:
     @property
     def order(self) -> tuple[str, ...]:
         return (*self.outer, *self.panels, *self.high[:-1], *self.sums, *self.high[-1:], self.wide[-1])
+
+
+def _next_tile(sketch: Sketch, block: str, loops: _Loops, around: tuple[Loop, ...]) -> str:
+    """The loop of which each iteration reads another tile along the lanes: around the product, or else its panels."""
+    found, _ = block_at(sketch.program, block)
+    used: frozenset[str] = frozenset()
+    for load in loads(found.value):
+        names = frozenset().union(*(variables(over_loops(found, index)) for index in load.indices))
+        used |= names if loops.wide[-1] in names else frozenset()
+    moving = [axis.var for loop in around if loop.kind == "serial" for axis in loop.axes if axis.var in used]
+    return [loops.around, *loops.panels, *moving][-1]
 
 
 def _is_product(block: Block) -> bool:

@@ -80,6 +80,8 @@ class MultiLevelTiling:
                     results.extend(_asked_for_early(results[-1], plan))
                 elif any(large(tiled.program, operand.buffer, target) for operand in packed):
                     results[-1] = _next_panel(results[-1], plan)
+                elif not packed and plan.streamed and "RSR" in self.structure:
+                    results[-1] = _next_rows(results[-1], plan)
         return [sketch, *results] if results and self.beside else results
 
 
@@ -356,6 +358,13 @@ def _next_panel(sketch: Sketch, plan: _Plan) -> Sketch:
     sums = [name for letter, level in sorted(plan.levels) if letter == "R" for name in plan.levels[letter, level]]
     serial = [name for name in sums if loop_at(sketch.program, name)[0].kind == "serial"]
     return sketch.attempt(Annotate(serial[-1], "prefetch_next", names[-2])) if serial else sketch
+
+
+def _next_rows(sketch: Sketch, plan: _Plan) -> Sketch:
+    """The same with what the next piece of the sum reads of an operand that lies as it is asked for, each row of a tile
+    while that tile is computed with: rows are too far apart for the processor to follow them all by itself."""
+    inner = plan.levels.get(("R", 1))
+    return sketch if inner is None else sketch.attempt(Annotate(inner[-1], "prefetch_next", plan.levels["R", 0][-1]))
 
 
 def _reduced(plan: _Plan, loop: str) -> bool:

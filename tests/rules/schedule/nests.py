@@ -7,43 +7,44 @@ from pipeline.ir.program_parse import from_text
 
 
 def gated_product(
-    rows: int = 5, depth: int = 12, columns: int = 22, *, role: str = "input", turned: bool = False
+    rows: int = 5, depth: int = 12, columns: int = 22, *, role: str = "input", turned: bool = False, width: int = 8
 ) -> Program:
-    """tanh(X W), columns in tiles of eight, of which the last one may have fewer; W may be stored across."""
+    """tanh(X W), columns in tiles of so many, of which the last one may have fewer; W may be stored across."""
     shape, at = (f"{columns}, {depth}", "j, k") if turned else (f"{depth}, {columns}", "k, j")
     return from_text(f"""program gated_product():
     input X: float32[{rows}, {depth}]
     {role} W: float32[{shape}]
     output Y: float32[{rows}, {columns}]
     body:
-        for p in parallel({-(-columns // 8)}):
-            alloc T: float32[{rows}, 8] in shared:
+        for p in parallel({-(-columns // width)}):
+            alloc T: float32[{rows}, {width}] in shared:
                 for m in serial({rows}):
-                    for n in serial(8):
+                    for n in serial({width}):
                         for r in serial({depth}):
                             block product:
                                 spatial i in range({rows}) = m
-                                spatial l in range(8) = n
-                                spatial j in range({columns}) = p * 8 + n
+                                spatial l in range({width}) = n
+                                spatial j in range({columns}) = p * {width} + n
                                 reduce k in range({depth}) = r
                                 init 0.0:float32
                                 T[i, l] += X[i, k] * W[{at}]
                 for a in serial({rows}):
-                    for b in serial(8):
+                    for b in serial({width}):
                         block gate:
                             spatial i in range({rows}) = a
-                            spatial l in range(8) = b
-                            spatial j in range({columns}) = p * 8 + b
+                            spatial l in range({width}) = b
+                            spatial j in range({columns}) = p * {width} + b
                             Y[i, j] = tanh(T[i, l]) * T[i, l]
 """)
 
 
 def streamed_product(
-    rows: int = 2, depth: int = 12, columns: int = 16, tile: int = 5, *, beside: bool = False
+    rows: int = 2, depth: int = 12, columns: int = 16, tile: int = 5, *, beside: bool = False, blocks: int = 1
 ) -> Program:
     """X W with the sum in tiles: the accumulator is cleared before the loop over them.
 
     beside  another block is in that loop too
+    blocks  of rows, over which a loop inside the one over tiles runs
     """
     other = (
         f"""
@@ -54,6 +55,12 @@ def streamed_product(
                             M[q, l] = 1.0:float32"""
         if beside
         else ""
+    )
+    around = (
+        ""
+        if blocks == 1
+        else f"""
+                  for h in serial({blocks}):"""
     )
     return from_text(f"""program streamed_product():
     input X: float32[{rows}, {depth}]
@@ -69,12 +76,12 @@ def streamed_product(
                             spatial i in range({rows}) = z
                             spatial l in range(8) = y
                             T[i, l] = 0.0:float32
-                for s in serial({-(-depth // tile)}):{other}
-                    for m in serial({rows}):
+                for s in serial({-(-depth // tile)}):{around}{other}
+                    for m in serial({rows // blocks}):
                         for n in serial(8):
                             for r in serial({tile}):
                                 block product:
-                                    spatial i in range({rows}) = m
+                                    spatial i in range({rows}) = {"" if blocks == 1 else f"h * {rows // blocks} + "}m
                                     spatial l in range(8) = n
                                     spatial j in range({columns}) = p * 8 + n
                                     reduce t in range({tile}) = r

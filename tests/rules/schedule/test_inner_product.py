@@ -118,6 +118,23 @@ def test_the_next_tile_of_what_is_streamed_is_asked_for() -> None:
     keeps(program, sketch)
 
 
+def test_the_next_tile_is_that_of_the_loop_that_moves_what_is_streamed() -> None:
+    """And not that of a loop over rows between, in each iteration of which the same tile is read."""
+    program = streamed_product(4, beside=True, blocks=2)
+    (sketch,) = through(RULE, program)
+    hints = [loop.annotations for loop in walk(sketch.program.body) if isinstance(loop, Loop) and loop.annotations]
+    assert hints == [(("prefetch_next", "s"),)]
+    keeps(program, sketch)
+
+
+def test_where_no_loop_around_moves_it_the_next_panel_is_asked_for() -> None:
+    program = gated_product(2, width=32)
+    (sketch,) = through(InnerProduct(vectors=1), program)
+    hints = [loop.annotations for loop in walk(sketch.program.body) if isinstance(loop, Loop) and loop.annotations]
+    assert hints == [(("prefetch_next", "n_0"),)]
+    keeps(program, sketch)
+
+
 def test_of_two_operands_along_the_lanes_the_one_that_lies_across_is_packed() -> None:
     program = dot_products()
     made = through(RULE, program)

@@ -212,3 +212,13 @@ def test_with_sums_in_pieces_it_is_the_next_panel_of_the_piece() -> None:
     (hint,) = [step for step in sketch.trace if isinstance(step, Annotate)]
     assert (hint.loop, hint.value) == (f"{hint.loop.rsplit('_', 1)[0]}_1", hint.value)
     assert str(hint.value).endswith("_2")
+
+
+@pytest.mark.parametrize(("rows", "wanted"), [(8, True), (1024, False)])
+def test_of_what_is_streamed_as_it_lies_the_next_rows_are_asked_for(rows: int, wanted: bool) -> None:
+    """Where memory sets the pace: with more rows it is the arithmetic."""
+    for _, sketch in sketches(product(rows, 96, 64), MultiLevelTiling("SSRSRS")):
+        packed = any(isinstance(step, Pack) for step in sketch.trace)
+        hints = [(step.key, str(step.value)[-4:]) for step in sketch.trace if isinstance(step, Annotate)]
+        assert hints == ([("prefetch_next", "r0_0")] if wanted and not packed else [])
+        keeps(lowered(product(rows, 96, 64)), sketch, samples=1)

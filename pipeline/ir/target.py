@@ -120,6 +120,11 @@ class Target:
         plain = self.gpu.fma.get(dtype, self.gpu.fma.get("float32", 0.0))
         return max(plain, self.gpu.tensor_fma.get(dtype, 0.0))
 
+    @property
+    def core_cache(self) -> int:
+        """Bytes that a core keeps in caches of its own; a guess where the system tells nothing of its second one."""
+        return self.cache(2) or 1 << 20
+
     def cache(self, level: int) -> int:
         """Bytes of the cache of that level that one core can count on; 0 where there is none."""
         for cache in self.caches:

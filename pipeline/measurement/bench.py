@@ -26,6 +26,7 @@ from pipeline.measurement.trial import Trial, checked_and_timed
 
 FED_BEHIND = 16  # bytes: NumPy's large arrays begin there, and a vector of 32 or 64 bytes then crosses lines
 _FLUSH_FACTOR = 2
+_FLUSH_MOST = 256 << 20  # bytes: a guest is told all of a last level that it shares with others
 _CONSTANTS = -1  # in the place of a case's number
 
 
@@ -54,10 +55,10 @@ class Bench:
         return self.reference
 
     def evictor(self) -> np.ndarray:
-        """Memory to overwrite, larger than all caches together."""
+        """Memory to overwrite, larger than all caches together, as far as they are this machine's alone."""
         if self.flush is None:
             total = sum(cache.size * max(1, self.target.cores // cache.shared_by) for cache in self.target.caches)
-            self.flush = np.zeros(_FLUSH_FACTOR * max(total, 8 << 20), np.uint8)
+            self.flush = np.zeros(min(_FLUSH_FACTOR * max(total, 8 << 20), _FLUSH_MOST), np.uint8)
         return self.flush
 
 

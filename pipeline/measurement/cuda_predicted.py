@@ -69,7 +69,9 @@ class PredictedRunner:
             self._checked[reference.task_id, symbol] = _checked(future.result())
         return [self._result(each, found, reference.task_id) for each, found in zip(built, outcomes, strict=True)]
 
-    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
+    def remeasure(
+        self, built: Sequence[Built], reference: Reference, rounds: int, *, cold: bool = False
+    ) -> list[MeasureResult]:
         """See `Runner`. A model says the same every time."""
         return self.run(built, reference)
 

@@ -116,8 +116,12 @@ class Runner(Protocol):
         best_ns  of the task so far: what is far slower is cut"""
         ...
 
-    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
-        """Time a few kernels in turns, so that a change of the machine's speed meets them all alike."""
+    def remeasure(
+        self, built: Sequence[Built], reference: Reference, rounds: int, *, cold: bool = False
+    ) -> list[MeasureResult]:
+        """Time a few kernels in turns, so that a change of the machine's speed meets them all alike.
+
+        cold  before each sample the caches are emptied, and what a kernel reads comes from memory"""
         ...
 
     def close(self) -> None: ...

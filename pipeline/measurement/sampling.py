@@ -91,6 +91,7 @@ def interleave(clocks: list[Clock], policy: SamplingPolicy, rounds: int) -> list
     for turn in range(rounds):
         for step in range(len(clocks)):
             which = (turn + step) % len(clocks)
-            clocks[which](1, 1)  # the neighbour's data go, ours come
+            if not policy.flush_cache:
+                clocks[which](1, 1)  # the neighbour's data go, ours come
             taken[which].extend(clocks[which](1, inners[which]))
     return [Samples(tuple(samples), inner) for samples, inner in zip(taken, inners, strict=True)]

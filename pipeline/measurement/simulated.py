@@ -37,7 +37,9 @@ class Simulated:
     def run(self, built: Sequence[Built], reference: Reference, best_ns: float | None = None) -> list[MeasureResult]:
         return [self._result(each, 1) for each in built]
 
-    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
+    def remeasure(
+        self, built: Sequence[Built], reference: Reference, rounds: int, *, cold: bool = False
+    ) -> list[MeasureResult]:
         return [self._result(each, rounds) for each in built]
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -47,12 +48,15 @@ class WorkerRunner:
             results.append(result)
         return results
 
-    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
+    def remeasure(
+        self, built: Sequence[Built], reference: Reference, rounds: int, *, cold: bool = False
+    ) -> list[MeasureResult]:
         """See `Runner`. Where one of them kills the process they are timed one by one, so that only that one fails."""
         files = self._written(reference)
         kernels = tuple(each.outcome for each in built if isinstance(each.outcome, self._kernel))
         if len(kernels) == len(built) > 0:
-            job = BenchJob(kernels, files, self._policy, rounds=rounds)
+            policy = replace(self._policy, flush_cache=cold or self._policy.flush_cache)
+            job = BenchJob(kernels, files, policy, rounds=rounds)
             outcome = self._pool.submit(self._perform, job, self._timeout_s * len(kernels)).result()
             if isinstance(outcome, tuple):
                 return [_result(each, one) for each, one in zip(built, outcome, strict=True)]

@@ -28,7 +28,7 @@ from pipeline.search.cost_model import CostModel
 from pipeline.search.strategy import Strategy
 from pipeline.search.task_scheduler import Progress, choose
 from pipeline.space.lower import argument_name
-from pipeline.space.task import Task, roofline_seconds
+from pipeline.space.task import Task, roofline_seconds, waits_for_weights
 from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
 
@@ -41,6 +41,7 @@ REFERENCE_BYTES = min(max(memory_of_host() // 16, 1 << 28), 3 << 29)
 # Seconds that a candidate takes, beside those of its task's data: to build it, and so often the roofline to run it.
 BUILT, RUNS = 0.1, 30.0
 FEWEST = 8  # candidates of a batch, where time is short
+NEAR = 1.25  # of the best time: candidates of which the caches may decide which one is faster
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 
@@ -69,6 +70,7 @@ class TaskState:
     measured   samples of this run by candidate, in order
     resumed    how many of its observations come from the store
     batch_seconds  that its last batch took, where the budget is one of time
+    preferred  of candidates that are about as fast, the one that is the fastest where its weights come from memory
     """
 
     task: Task
@@ -88,6 +90,7 @@ class TaskState:
     best_at: int = 0
     exhausted: bool = False
     batch_seconds: float = 1.0
+    preferred: tuple[int, tuple[int, ...]] | None = None
 
     @property
     def best(self) -> float:
@@ -237,18 +240,19 @@ class Tuner:
     def finish(self) -> None:
         """Measures the fastest few of each task again, in turns, so that one lucky sample decides nothing."""
         for state in self.states:
-            if self.interrupted or len(state.kernels) < 2 or self._budget.finalists < 2:
-                continue
-            if not self._would_matter(state, CLOSE * state.best):
+            if self.interrupted or self._budget.finalists < 2 or not self._would_matter(state, CLOSE * state.best):
                 continue
             try:
-                self._finalists(state)
+                if len(state.kernels) > 1:
+                    self._finalists(state)
+                if waits_for_weights(state.task, state.history.spaces[0].target):
+                    self._from_memory(state)
             except KeyboardInterrupt:
                 self.interrupted = True
 
     def chosen(self, state: TaskState) -> Chosen | None:
         """The best kernel of a task, built again where it was measured in an earlier run; None where nothing works."""
-        for observation in state.history.ranked():
+        for observation in sorted(state.history.ranked(), key=lambda o: o.candidate.key != state.preferred):
             kept = state.kernels.get(observation.candidate.key)
             built = kept[1] if kept is not None else None
             if built is None or not isinstance(built.outcome, BuiltKernel):
@@ -447,6 +451,22 @@ class Tuner:
                 seconds = typical(result.samples_ns) * 1e-9
             place = state.history.observations.index(observation)
             state.history.observations[place] = Observation(observation.candidate, seconds)
+
+    def _from_memory(self, state: TaskState) -> None:
+        """Chooses among the fastest few by the time that they take with empty caches."""
+        near = [o for o in state.history.ranked() if o.seconds is not None and o.seconds <= NEAR * state.best][:KEPT]
+        if len(near) < 2:
+            return
+        built = [state.kernels[o.candidate.key][1] if o.candidate.key in state.kernels else None for o in near]
+        again = iter(self._build(state, [o.candidate for o, kept in zip(near, built, strict=True) if kept is None]))
+        kernels = [next(again) if kept is None else kept for kept in built]
+        results = self._runner.remeasure(kernels, self._reference(state.task), self._budget.rounds, cold=True)
+        times = [
+            (typical(result.samples_ns), number) for number, result in enumerate(results)
+            if result.failure is None and result.samples_ns
+        ]  # fmt: skip
+        if times:
+            state.preferred = near[min(times)[1]].candidate.key
 
 
 def _candidate(state: TaskState, sketches: Mapping[str, int], record: Record) -> Candidate | None:

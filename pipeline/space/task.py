@@ -22,6 +22,8 @@ from pipeline.ir.graph import (
 from pipeline.ir.graph_text import to_text
 from pipeline.ir.target import Target
 
+PACE = 0.5  # of the time of the arithmetic from which on reading is what a task waits for: the two overlap in part
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
@@ -57,6 +59,18 @@ def flops(graph: Graph) -> int:
 def roofline_seconds(graph: Graph, target: Target) -> float:
     """The least that the target's limits allow: all arithmetic at the peak of its units, or all compulsory bytes."""
     return max(arithmetic_seconds(graph, target), traffic(graph) / (target.bandwidth_gbs * 1e9))
+
+
+def waits_for_weights(task: Task, target: Target) -> bool:
+    """Does memory set the pace of a task on a CPU, by what is known at compile time and no cache of a core holds? In a
+    model it is not in the larger caches either, as other weights were read since."""
+    known = [
+        n for n, node in enumerate(task.graph.nodes) if isinstance(node.op, Input) and node.op.name in task.constants
+    ]
+    size = sum(bytes_read(task.graph, number) for number in known)
+    if target.kind != "cpu" or size <= target.core_cache:
+        return False
+    return size / (target.bandwidth_gbs * 1e9) > PACE * arithmetic_seconds(task.graph, target)
 
 
 def arithmetic_seconds(graph: Graph, target: Target) -> float:

@@ -11,7 +11,6 @@ from pipeline.ir.program import Block, Program
 from pipeline.ir.target import Target
 from pipeline.schedule.nest import find_buffer
 
-LARGE = 1 << 20  # bytes that stay in no cache of a core, where nothing says how large that is
 STREAMED = 1.5  # operations per byte, in those that the machine can do while it reads one
 
 
@@ -38,4 +37,4 @@ def large(program: Program, buffer: str, target: Target) -> bool:
     known = find_buffer(program, buffer)
     if known is None or known.role != "constant" or not all(extent.is_constant for extent in known.shape):
         return False
-    return prod(extent.value for extent in known.shape) * ITEM_BYTES[known.dtype] > (target.cache(2) or LARGE)
+    return prod(extent.value for extent in known.shape) * ITEM_BYTES[known.dtype] > target.core_cache

@@ -139,7 +139,15 @@ def test_kernels_are_measured_again_in_turns(runner):
     fast, slow = runner.remeasure(built("right", "slow"), planted.reference(), rounds=4)
     assert len(fast.samples_ns) == len(slow.samples_ns) == 4
     assert statistics.median(fast.samples_ns) < statistics.median(slow.samples_ns)
+    assert fast.cache == "warm"
     assert runner.remeasure([], planted.reference(), rounds=2) == []
+
+
+def test_kernels_are_measured_again_with_empty_caches(runner):
+    fast, slow = runner.remeasure(built("right", "slow"), planted.reference(), rounds=2, cold=True)
+    assert fast.cache == slow.cache == "cold"
+    assert fast.inner == 1 and len(fast.samples_ns) == 2
+    assert statistics.median(fast.samples_ns) < statistics.median(slow.samples_ns)
 
 
 def test_a_kernel_that_dies_while_measured_again_fails_alone(runner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.codegen.kernel import Kernel
 from pipeline.ir.program import Program
@@ -45,17 +46,25 @@ class FormulaBuilder:
 
 
 class FormulaRunner:
-    """Reads the time from the kernel. Every eleventh candidate, by its name, is wrong."""
+    """Reads the time from the kernel. Every eleventh candidate, by its name, is wrong. With empty caches the fastest is
+    the slowest."""
 
     def __init__(self, failing: int = 11) -> None:
         self._failing = failing
         self.measured: list[str] = []
+        self.cold: list[int] = []
 
     def run(self, built: Sequence[Built], reference: Reference, best_ns: float | None = None) -> list[MeasureResult]:
         return [self._one(each) for each in built]
 
-    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
-        return [self._one(each) for each in built]
+    def remeasure(
+        self, built: Sequence[Built], reference: Reference, rounds: int, *, cold: bool = False
+    ) -> list[MeasureResult]:
+        warm = [self._one(each) for each in built]
+        if not cold:
+            return warm
+        self.cold.append(len(built))
+        return [replace(result, samples_ns=tuple(1e9 / sample for sample in result.samples_ns)) for result in warm]
 
     def close(self) -> None:
         """Nothing to end."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from pipeline.ir.graph import Graph
@@ -44,6 +45,14 @@ def gmm(n: int = 37, m: int = 29, k: int = 19) -> Graph:
     """One matrix product."""
     b = GraphBuilder()
     return b.finish([("c", b.matmul(b.input("a", (n, k), "float32"), b.input("b", (k, m), "float32")))])
+
+
+@cache
+def weights(rows: int = 4, n: int = 256, k: int = 512) -> Graph:
+    """A few rows times a matrix that is known, and larger than the cache of a core."""
+    b = GraphBuilder()
+    matrix = b.constant(np.ones((k, n), np.float32))
+    return b.finish([("c", b.matmul(b.input("a", (rows, k), "float32"), matrix))])
 
 
 @cache

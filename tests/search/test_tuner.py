@@ -22,7 +22,7 @@ from pipeline.search.evolutionary import Evolutionary
 from pipeline.search.random import Random
 from pipeline.search.replay import Replay
 from pipeline.search.roofline import Roofline
-from pipeline.search.tuner import Report, Tuner, make_state, stream
+from pipeline.search.tuner import KEPT, NEAR, Report, Tuner, make_state, stream
 from pipeline.space.task import Task
 from pipeline.store.record import Record
 from pipeline.store.store import Store
@@ -228,6 +228,28 @@ def test_the_best_is_the_fastest_that_was_measured() -> None:
     assert chosen.observation is state.history.best()
 
 
+def test_what_waits_for_its_weights_is_chosen_with_empty_caches(store: Store) -> None:
+    """Among those that are about as fast; also by a run that finds all of them in the store."""
+    made, _, runner = tuner(small.weights(), Random(), Roofline(), trials=64, store=store)
+    run(made)
+    state = made.states[0]
+    near = [o for o in state.history.ranked() if o.seconds <= NEAR * state.best][:KEPT]
+    assert runner.cold == [len(near)] and len(near) > 1
+    chosen = made.chosen(state)
+    assert chosen is not None and chosen.observation is near[-1]
+    assert float(chosen.kernel.object_code) == pytest.approx(near[-1].seconds)
+    again, _, _ = tuner(small.weights(), Random(), Roofline(), trials=0, store=store)
+    run(again)
+    found = again.chosen(again.states[0])
+    assert found is not None and found.observation.candidate.key == chosen.observation.candidate.key
+
+
+def test_what_caches_hold_is_not_measured_with_empty_ones() -> None:
+    made, _, runner = tuner(small.gmm(), Random(), Roofline())
+    run(made)
+    assert runner.cold == []
+
+
 def test_where_the_best_cannot_be_built_again_the_next_is_chosen_and_named() -> None:
     made, builder, _ = tuner(small.gmm(), Random(), Roofline())
     run(made)
@@ -292,8 +314,10 @@ class Interrupting:
             raise KeyboardInterrupt
         return self.inner.run(built, reference, best_ns)  # type: ignore[attr-defined]
 
-    def remeasure(self, built: Sequence[Built], reference: Reference, rounds: int) -> list[MeasureResult]:
-        return self.inner.remeasure(built, reference, rounds)  # type: ignore[attr-defined]
+    def remeasure(
+        self, built: Sequence[Built], reference: Reference, rounds: int, *, cold: bool = False
+    ) -> list[MeasureResult]:
+        return self.inner.remeasure(built, reference, rounds, cold=cold)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])

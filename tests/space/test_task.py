@@ -7,9 +7,18 @@ import pytest
 
 from pipeline.ir.graph import AffineDim, DType, Graph
 from pipeline.ir.graph_builder import GraphBuilder
-from pipeline.space.task import arithmetic_seconds, flops, make_task, roofline_seconds, title, traffic
+from pipeline.space.task import (
+    arithmetic_seconds,
+    flops,
+    make_task,
+    roofline_seconds,
+    title,
+    traffic,
+    waits_for_weights,
+)
 from tests.codegen.kernel_runs import native
 from tests.known_gpus import gpu
+from tests.search.spaces import TARGET
 
 
 def dense(m: int = 4, dtype: str = "float32") -> Graph:
@@ -96,3 +105,18 @@ def test_the_roofline_is_the_slower_of_work_and_bytes() -> None:
     target = gpu("a100")
     assert roofline_seconds(copied, target) == pytest.approx(8 * (1 << 20) / (target.bandwidth_gbs * 1e9))
     assert roofline_seconds(copied, target) > arithmetic_seconds(copied, target) > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "constants", "waits"),
+    [(4, 256, ("w",), True), (4, 64, ("w",), False), (4, 256, (), False), (512, 256, ("w",), False)],
+    ids=["few rows", "in the cache of a core", "not known", "many rows"],
+)
+def test_a_task_waits_for_weights_where_memory_sets_the_pace(
+    rows: int, columns: int, constants: tuple[str, ...], waits: bool
+) -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (rows, 512), "float32"), b.input("w", (512, columns), "float32")
+    task = make_task(b.finish([("out", b.matmul(x, w))]), constants)
+    assert waits_for_weights(task, TARGET) == waits
+    assert not waits_for_weights(task, gpu("a100"))

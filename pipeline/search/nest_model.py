@@ -25,6 +25,7 @@ from pipeline.ir.target import Target
 Array = NDArray[np.float64]
 Values = Mapping[str, Array]
 Steps = dict[str, Any]
+Shares = list[tuple[frozenset[str], Array]]
 
 # vector issue slots of one operation; divisions and approximated functions take many
 SLOTS = {
@@ -147,15 +148,18 @@ class NestModel:
                 if kind == "parallel":
                     parallel = parallel * extent
             tasks = np.maximum(tasks, parallel)
-            cover = self._cover(leaf, extents, values, ones)
+            shares = self._shares(leaf, extents, values, ones)
+            cover = ones
+            for _, share in shares:
+                cover = cover * share
             steps = [_steps(access, extents, values) for access in leaf.accesses]
             leaps = [
                 self._leaps(access, extents, step, ones) for access, step in zip(leaf.accesses, steps, strict=True)
             ]
             jumps = self._jumps(leaf, extents, steps, leaps, ones)
             compute, detail = self._compute(leaf, extents, values, jumps, ones)
-            level2, level3, memory, stores, footprints = self._traffic(leaf, extents, values, leaps, ones)
-            compute, level2, level3, memory = (x * cover for x in (compute, level2, level3, memory))
+            compute = compute * cover
+            level2, level3, memory, stores, footprints = self._traffic(leaf, extents, values, leaps, shares, ones)
             cores = np.minimum(parallel, self.target.cores)
             per_byte = self.target.cores / (self.target.bandwidth_gbs * 1e9) * frequency
             transfer2, transfer3 = level2 / L2_BYTES_PER_CYCLE, level3 / L3_BYTES_PER_CYCLE
@@ -176,9 +180,10 @@ class NestModel:
         seconds = cycles / np.maximum(tasks, 1) * rounds / frequency
         return seconds, {**sums, **notes, "tasks": tasks, "balance": balance}
 
-    def _cover(self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array) -> Array:
-        """The share of the iterations that do something. The last register tile of an axis may be a part of one only,
-        which is not as cheap as its part: it has too few accumulators to hide the latency of an addition."""
+    def _shares(self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, ones: Array) -> Shares:
+        """For each axis in tiles its loops, and the share of their iterations that do something. The last register tile
+        of an axis may be a part of one only, which is not as cheap as its part: it has too few accumulators to hide the
+        latency of an addition."""
         lanes = self.target.lanes(max(leaf.size, 1))
         tiles = ones
         for axis, kind, length in extents:
@@ -188,7 +193,7 @@ class NestModel:
                 tiles = tiles * np.ceil(length / lanes)
         needed = self.target.fma_per_cycle * self.target.fma_latency
         floor = np.minimum(1.0, needed / tiles) if leaf.chain else np.zeros_like(ones)
-        cover = ones
+        shares: Shares = []
         by_name = {axis.var: (kind, length) for axis, kind, length in extents}
         # the first axis that threads share out decides when the last of them is done: that one has whole tiles only
         leading: dict[str, Array] = {}
@@ -213,8 +218,8 @@ class NestModel:
             for name, _ in form.terms:
                 if name in leading:
                     share = np.where(leading[name], 1.0, share)
-            cover = cover * share
-        return cover
+            shares.append((frozenset(name for name, _ in form.terms), share))
+        return shares
 
     def _compute(
         self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, jumps: Array, ones: Array
@@ -348,9 +353,13 @@ class NestModel:
         return total
 
     def _traffic(
-        self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, leaps: list[Array], ones: Array
-    ) -> tuple[Array, Array, Array, Array, tuple[Array, Array]]:
-        """Bytes of one core into L1, into L2, and from memory; bytes stored; innermost footprints."""
+        self, leaf: Leaf, extents: list[tuple[Axis, str, Array]], values: Values, leaps: list[Array], shares: Shares,
+        ones: Array,
+    ) -> tuple[Array, Array, Array, Array, tuple[Array, Array]]:  # fmt: skip
+        """Bytes of one core into L1, into L2, and from memory; bytes stored; innermost footprints.
+
+        Of an axis that ends within a tile, a share of the iterations does nothing, and moves nothing of what the axis
+        moves; but what is read at all is moved once."""
         leaps = [leap for a, leap in zip(leaf.accesses, leaps, strict=True) if a.buffer.scope != "local"]
         accesses = [a for a in leaf.accesses if a.buffer.scope != "local"]
         depth = len(extents)
@@ -401,7 +410,10 @@ class NestModel:
                     for f, t, m, own in zip(footprints[level], times[level], moved, alone, strict=True)
                 ]
             total = np.zeros_like(ones)
-            for access, m, leap in zip(accesses, moved, leaps, strict=True):
+            for access, m, least, leap in zip(accesses, moved, footprints[0], leaps, strict=True):
+                for names, share in shares:
+                    m = m * share if any(access.varies(name) for name in names) else m
+                m = np.maximum(m, least)
                 missed = np.where(leap > 0, 1.0 + slow / np.maximum(leap, 1.0), 1.0)
                 total = total + m * missed * (2.0 if access.store else 1.0)
             results.append(total)

@@ -185,6 +185,31 @@ def panels(rows: int, columns: int, width: int, *, times: int = 1, fed: bool = F
     return {**dict(zip(FEATURES, map(float, features[0]), strict=True)), "seconds": float(seconds[0])}
 
 
+RAGGED = """program p():
+    input x: float32[2, 256, 64]
+    output y: float32[2, 256, 64]
+    body:
+        for c in parallel(2):
+            for t in serial({tiles}):
+                for i in serial({tile}):
+                    for j in vectorized(64):
+                        block copy:
+                            spatial h in range(2) = c
+                            spatial a in range(256) = t * {tile} + i
+                            spatial b in range(64) = j
+                            y[h, a, b] = x[h, a, b] + x[h, a, b]
+"""
+
+
+@pytest.mark.parametrize("tile", [128, 200, 250])
+def test_what_lies_beyond_the_end_is_not_read_and_what_lies_before_it_is(tile: int) -> None:
+    """With tiles that hold half as much again as there is, all of the input is moved once, neither more nor less."""
+    source = RAGGED.format(tile=tile, tiles=-(-256 // tile))
+    _, features = NestModel(from_text(source), small.TARGET).evaluate({}, 1)
+    read, written = 4 * 2 * 256 * 64, 2 * 4 * 2 * 256 * 64  # what is written is read before
+    assert 2.0 ** features[0, FEATURES.index("memory")] == pytest.approx(read + written, rel=0.01)
+
+
 def test_narrow_panels_of_an_input_that_begins_anywhere_touch_lines_twice() -> None:
     narrow, anywhere = panels(8, 65536, 16), panels(8, 65536, 16, fed=True)
     assert 0.8 < anywhere["memory"] - narrow["memory"] < 1.0, "in log2: two lines for each of one, the sums aside"

@@ -75,28 +75,37 @@ def demand_text(arguments: Sequence[str]) -> None:
 
 def options_in_full(arguments: Sequence[str]) -> list[str]:
     """The arguments with each long option written out, which argparse knows by its beginning too. Raises where an
-    option is none of Hydra's, or may be several; a short one may have its value at once, as in -cjob."""
+    option is none of Hydra's, may be several, lacks its value or has one too many; a short one may have its value at
+    once, as in -cjob."""
     known = {*SHOWS_ONLY, *TAKES_A_VALUE, *SWITCHES}
     short = tuple(option for option in known if not option.startswith("--"))
     found: list[str] = []
-    for place, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        is_value = place > 0 and found[-1] in TAKES_A_VALUE
-        if is_value or not argument.startswith("-") or argument == "--" or name in known:
+    waiting = ""
+    for argument in arguments:
+        if waiting or not argument.startswith("-") or argument == "--":
             found.append(argument)
+            waiting = ""
             continue
-        meant = sorted(option for option in known if name.startswith("--") and option.startswith(name))
-        if len(meant) == 1:
-            found.append(meant[0] + equals + value)
+        name, equals, value = argument.partition("=")
+        meant = sorted(option for option in known if name.startswith("--") and option.startswith(name) and name != "--")
+        if name in known or len(meant) == 1:
+            name = name if name in known else meant[0]
+            if (equals and not value) or (equals and name not in TAKES_A_VALUE):
+                todo = f"Its value is missing: {name}=…" if name in TAKES_A_VALUE else f"Write {name} alone"
+                raise ConfigError(f"'{argument}' is not an option", todo=todo)
+            waiting = name if name in TAKES_A_VALUE and not equals else ""
+            found.append(name + equals + value)
         elif not name.startswith("--") and name.startswith(short):
             found.append(argument)
         else:
             raise _ambiguous(name, meant) if meant else _no_option(name, equals, value, known)
+    if waiting:
+        raise ConfigError(f"the option '{waiting}' lacks its value", todo="Show all options with --help")
     return found
 
 
 def _ambiguous(name: str, meant: Collection[str]) -> ConfigError:
-    return ConfigError(f"the option '{name}' may be several", todo=f"Write it out: {listed(meant)}")
+    return ConfigError(f"'{name}' fits several options", todo=f"Write one of them out: {listed(meant)}")
 
 
 def _no_option(name: str, equals: str, value: str, options: Collection[str]) -> ConfigError:
@@ -115,7 +124,8 @@ def demand_workload(arguments: Sequence[str], conf: Path) -> None:
     if not shows and not chosen:
         names = [argument.lstrip("+").partition("=")[0] for argument in arguments if "=" in argument]
         guesses = (did_you_mean(name, ("workload", "experiment", "suite")) for name in names)
-        raise no_workload(conf, next(filter(None, guesses), ""))
+        named = (f"Did you mean workload={name}? " for name in arguments if name in workloads(conf))
+        raise no_workload(conf, next(filter(None, (*named, *guesses)), ""))
 
 
 def no_workload(conf: Path, guess: str = "") -> ConfigError:

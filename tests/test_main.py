@@ -294,7 +294,10 @@ def test_an_argument_that_is_not_text_is_a_mistake(command: Command, capsys: pyt
         ("-x", "there is no option '-x'. The options are: --cfg,"),
         ("-1", "there is no option '-1'. The options are: --cfg,"),
         ("--ünder", "there is no option '--ünder'."),
-        ("--conf", "the option '--conf' may be several. Write it out: --config-dir, --config-name, --config-path."),
+        ("--cfg=", "'--cfg=' is not an option. Its value is missing: --cfg=…."),
+        ("--multirun=x", "'--multirun=x' is not an option. Write --multirun alone."),
+        ("--=3", "there is no option '--'."),
+        ("--conf", "'--conf' fits several options. Write one of them out: --config-dir, --config-name, --config-path."),
     ],
 )
 def test_an_option_that_there_is_not_is_one_line(
@@ -304,6 +307,20 @@ def test_an_option_that_there_is_not_is_one_line(
     said = capsys.readouterr().err
     assert said.startswith(f"error: {words}") and said.count("\n") == 1
     assert not runs and not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("given", ["--cfg", "-c", "--pac", "-cn"])
+def test_an_option_without_its_value_is_one_line(
+    given: str, command: Command, runs: list[Config], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("workload=toy", given) == 2
+    said = capsys.readouterr().err
+    assert "lacks its value" in said and said.count("\n") == 1 and not runs
+
+
+def test_a_workload_by_its_name_alone_is_guessed(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("bert") == 2
+    assert "no workload is chosen. Did you mean workload=bert? Write workload=NAME" in capsys.readouterr().err
 
 
 def test_the_value_of_a_short_option_may_follow_at_once(

@@ -26,7 +26,7 @@ from pipeline.measurement.trial import Trial, checked_and_timed
 
 FED_BEHIND = 16  # bytes: NumPy's large arrays begin there, and a vector of 32 or 64 bytes then crosses lines
 _FLUSH_FACTOR = 2
-_FLUSH_MOST = 256 << 20  # bytes: a guest is told all of a last level that it shares with others
+_FLUSH_MOST = 320 << 20  # bytes: a guest is told all of a last level that it shares with others
 _CONSTANTS = -1  # in the place of a case's number
 
 

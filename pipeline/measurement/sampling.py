@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 _EARLY = 3  # samples after which a slow candidate is left
+_ELSEWHERE = 4.0  # times what was expected of a sample: it is not the kernel that took so long
 
 # Nanoseconds of one run: `repeats` samples, each the mean of `inner` runs in a row.
 Clock = Callable[[int, int], tuple[float, ...]]
@@ -64,12 +65,14 @@ def sample(clock: Clock, policy: SamplingPolicy, best_ns: float | None) -> Sampl
         (estimate,) = clock(1, max(1, inner // 8))
         inner = inner_runs(policy, estimate)
     first = clock(1, inner)
-    if best_ns is not None and first[0] > policy.cut_factor * best_ns:
+    if first[0] > _ELSEWHERE * estimate:  # the processor was another program's meanwhile, maybe for seconds
+        first += clock(1, inner)
+    if best_ns is not None and min(first) > policy.cut_factor * best_ns:
         return Samples(first, inner, cut=True)
-    affordable = int(policy.max_seconds * 1e9 / max(first[0] * inner, 1.0))
-    wanted = max(1, min(policy.samples, affordable))
+    affordable = int(policy.max_seconds * 1e9 / max(min(first) * inner, 1.0))
+    wanted = max(len(first), min(policy.samples, affordable))
     early = min(wanted, _EARLY)
-    taken = first + (clock(early - 1, inner) if early > 1 else ())
+    taken = first + (clock(early - len(first), inner) if early > len(first) else ())
     if len(taken) == _EARLY and best_ns is not None and min(taken) > policy.slow_factor * best_ns:
         return Samples(taken, inner, cut=wanted > early)
     return Samples(taken + (clock(wanted - early, inner) if wanted > early else ()), inner)

@@ -42,6 +42,7 @@ REFERENCE_BYTES = min(max(memory_of_host() // 16, 1 << 28), 3 << 29)
 BUILT, RUNS = 0.1, 30.0
 FEWEST = 8  # candidates of a batch, where time is short
 NEAR = 1.25  # of the best time: candidates of which the caches may decide which one is faster
+LEAD = 0.93  # of the time with empty caches of the one that is the fastest with full ones, at most
 KEPT = 6  # built kernels of a task that are kept for the final comparison
 
 
@@ -70,7 +71,6 @@ class TaskState:
     measured   samples of this run by candidate, in order
     resumed    how many of its observations come from the store
     batch_seconds  that its last batch took, where the budget is one of time
-    preferred  of candidates that are about as fast, the one that is the fastest where its weights come from memory
     """
 
     task: Task
@@ -90,7 +90,6 @@ class TaskState:
     best_at: int = 0
     exhausted: bool = False
     batch_seconds: float = 1.0
-    preferred: tuple[int, tuple[int, ...]] | None = None
 
     @property
     def best(self) -> float:
@@ -252,7 +251,7 @@ class Tuner:
 
     def chosen(self, state: TaskState) -> Chosen | None:
         """The best kernel of a task, built again where it was measured in an earlier run; None where nothing works."""
-        for observation in sorted(state.history.ranked(), key=lambda o: o.candidate.key != state.preferred):
+        for observation in state.history.ranked():
             kept = state.kernels.get(observation.candidate.key)
             built = kept[1] if kept is not None else None
             if built is None or not isinstance(built.outcome, BuiltKernel):
@@ -453,20 +452,25 @@ class Tuner:
             state.history.observations[place] = Observation(observation.candidate, seconds)
 
     def _from_memory(self, state: TaskState) -> None:
-        """Chooses among the fastest few by the time that they take with empty caches."""
+        """Of the fastest few those are out that are fast only while their weights are in the caches. Where that cannot
+        be told, as the caches could not be emptied, all stay."""
         near = [o for o in state.history.ranked() if o.seconds is not None and o.seconds <= NEAR * state.best][:KEPT]
         if len(near) < 2:
             return
         built = [state.kernels[o.candidate.key][1] if o.candidate.key in state.kernels else None for o in near]
         again = iter(self._build(state, [o.candidate for o, kept in zip(near, built, strict=True) if kept is None]))
         kernels = [next(again) if kept is None else kept for kept in built]
-        results = self._runner.remeasure(kernels, self._reference(state.task), self._budget.rounds, cold=True)
-        times = [
-            (typical(result.samples_ns), number) for number, result in enumerate(results)
-            if result.failure is None and result.samples_ns
-        ]  # fmt: skip
-        if times:
-            state.preferred = near[min(times)[1]].candidate.key
+        rounds = 2 * self._budget.rounds  # of one run each
+        results = self._runner.remeasure(kernels, self._reference(state.task), rounds, cold=True)
+        if any(result.failure is not None or result.cache != "cold" for result in results):
+            return
+        cold = [typical(result.samples_ns) for result in results]
+        first = cold.index(min(cold))
+        if cold[first] > LEAD * cold[0]:
+            return
+        for observation in near[:first]:
+            place = state.history.observations.index(observation)
+            state.history.observations[place] = Observation(observation.candidate, None)
 
 
 def _candidate(state: TaskState, sketches: Mapping[str, int], record: Record) -> Candidate | None:

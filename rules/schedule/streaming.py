@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import prod
+from math import log, prod
 
 from pipeline.ir.expr import loads, variables
 from pipeline.ir.graph import ITEM_BYTES
@@ -28,8 +28,14 @@ def streams(block: Block, lanes: Collection[str], target: Target) -> bool:
             if it.kind == "spatial" and it.extent.is_constant and it.var not in moving and not mine & inside:
                 rows[mine] = max(rows.get(mine, 1), it.extent.value)
         reuse = prod(rows.values())
-        return 2 * reuse / ITEM_BYTES[load.dtype] < STREAMED * target.peak_gflops() / target.bandwidth_gbs
+        return 2 * reuse / ITEM_BYTES[load.dtype] < STREAMED * balance(target)
     return False
+
+
+def balance(target: Target) -> float:
+    """Operations that the machine can do while it reads a byte, as a power of four: both are measured, and a structure
+    that is offered in one run and not in the next would be tuned anew."""
+    return float(4 ** round(log(max(target.peak_gflops() / target.bandwidth_gbs, 1.0), 4)))
 
 
 def large(program: Program, buffer: str, target: Target) -> bool:

@@ -39,6 +39,17 @@ def test_a_very_slow_kernel_gets_fewer_samples_but_one():
     assert len(sample(Kernel(30e9), POLICY, None).nanoseconds) == 1
 
 
+def test_a_first_sample_in_which_the_processor_was_elsewhere_is_not_the_only_one():
+    class Delayed(Kernel):
+        def __call__(self, repeats, inner):
+            taken = super().__call__(repeats, inner)
+            return (9e6,) * repeats if inner == 2000 and sum(i == 2000 for _, i in self.asked) == 1 else taken
+
+    taken = sample(Delayed(1000), POLICY, None)
+    assert taken.nanoseconds == (9e6, *(1000.0,) * 6)
+    assert not sample(Delayed(1000), POLICY, 900).cut
+
+
 def test_a_kernel_far_slower_than_the_best_is_cut():
     taken = sample(Kernel(1000), POLICY, 300)
     assert (taken.cut, len(taken.nanoseconds)) == (True, 1)

@@ -10,7 +10,7 @@ from pipeline.codegen.kernel import Kernel
 from pipeline.ir.program import Program
 from pipeline.ir.target import Target
 from pipeline.measurement.failure import Failure
-from pipeline.measurement.protocol import Built, MeasureRequest, MeasureResult, Reference
+from pipeline.measurement.protocol import Built, CacheState, MeasureRequest, MeasureResult, Reference
 from pipeline.search.candidates import History
 from pipeline.search.nest_model import NestModel
 from pipeline.search.strategy import Strategy
@@ -53,6 +53,7 @@ class FormulaRunner:
         self._failing = failing
         self.measured: list[str] = []
         self.cold: list[int] = []
+        self.empties = True
 
     def run(self, built: Sequence[Built], reference: Reference, best_ns: float | None = None) -> list[MeasureResult]:
         return [self._one(each) for each in built]
@@ -64,7 +65,8 @@ class FormulaRunner:
         if not cold:
             return warm
         self.cold.append(len(built))
-        return [replace(result, samples_ns=tuple(1e9 / sample for sample in result.samples_ns)) for result in warm]
+        state: CacheState = "cold" if self.empties else "warm"
+        return [replace(r, samples_ns=tuple((1e6 / sample) ** 20 for sample in r.samples_ns), cache=state) for r in warm]
 
     def close(self) -> None:
         """Nothing to end."""

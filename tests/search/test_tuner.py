@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.measurement.failure import Failure
 from pipeline.measurement.protocol import Built, Case, MeasureRequest, MeasureResult, Reference
-from pipeline.search.candidates import Candidate, History
+from pipeline.search.candidates import Candidate, History, Observation
 from pipeline.search.cost_model import CostModel
 from pipeline.search.evolutionary import Evolutionary
 from pipeline.search.random import Random
@@ -27,7 +28,7 @@ from pipeline.space.task import Task
 from pipeline.store.record import Record
 from pipeline.store.store import Store
 from tests.search import spaces as small
-from tests.search.formula_measurement import keys, tuner
+from tests.search.formula_measurement import FormulaRunner, keys, tuner
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -228,20 +229,45 @@ def test_the_best_is_the_fastest_that_was_measured() -> None:
     assert chosen.observation is state.history.best()
 
 
-def test_what_waits_for_its_weights_is_chosen_with_empty_caches(store: Store) -> None:
-    """Among those that are about as fast; also by a run that finds all of them in the store."""
-    made, _, runner = tuner(small.weights(), Random(), Roofline(), trials=64, store=store)
-    run(made)
+def ends(made: Tuner) -> list[Observation]:
+    """Those that may be chosen by what the caches hold, before that is known."""
+    made.resume()
+    made.run()
+    made.ensure()
     state = made.states[0]
     near = [o for o in state.history.ranked() if o.seconds <= NEAR * state.best][:KEPT]
+    made.finish()
+    return near
+
+
+def test_of_what_waits_for_its_weights_the_fastest_with_empty_caches_is_chosen(store: Store) -> None:
+    """Whatever tells the best of a task says the same; and so does a run that finds all of them in the store."""
+    made, _, runner = tuner(small.weights(), Random(), Roofline(), trials=64, store=store, failing=0)
+    near = ends(made)
+    state = made.states[0]
     assert runner.cold == [len(near)] and len(near) > 1
     chosen = made.chosen(state)
-    assert chosen is not None and chosen.observation is near[-1]
+    assert chosen is not None and chosen.observation is state.history.best()
+    assert chosen.observation.candidate.key == near[-1].candidate.key and state.best == near[-1].seconds
     assert float(chosen.kernel.object_code) == pytest.approx(near[-1].seconds)
-    again, _, _ = tuner(small.weights(), Random(), Roofline(), trials=0, store=store)
-    run(again)
-    found = again.chosen(again.states[0])
+    again, _, _ = tuner(small.weights(), Random(), Roofline(), trials=0, store=store, failing=0)
+    found = run(again).chosen(again.states[0])
     assert found is not None and found.observation.candidate.key == chosen.observation.candidate.key
+
+
+@pytest.mark.parametrize("trouble", ["the caches stay full", "one fails"])
+def test_where_caches_could_not_be_emptied_the_fastest_is_chosen(trouble: str) -> None:
+    made, _, runner = tuner(small.weights(), Random(), Roofline(), trials=64, failing=0)
+    if trouble == "one fails":
+        runner.remeasure = lambda built, reference, rounds, *, cold=False: [  # type: ignore[method-assign]
+            MeasureResult(each.key, (1e9 * (9 - i),) * 3, cache="cold") if i else MeasureResult(
+                each.key, failure=Failure("memory", "not enough")) for i, each in enumerate(built)
+        ] if cold else FormulaRunner(0).run(built, reference)  # fmt: skip
+    else:
+        runner.empties = False
+    near = ends(made)
+    chosen = made.chosen(made.states[0])
+    assert chosen is not None and chosen.observation.candidate.key == near[0].candidate.key
 
 
 def test_what_caches_hold_is_not_measured_with_empty_ones() -> None:

@@ -66,7 +66,9 @@ class FormulaRunner:
             return warm
         self.cold.append(len(built))
         state: CacheState = "cold" if self.empties else "warm"
-        return [replace(r, samples_ns=tuple((1e6 / sample) ** 20 for sample in r.samples_ns), cache=state) for r in warm]
+        return [
+            replace(r, samples_ns=tuple((1e6 / sample) ** 20 for sample in r.samples_ns), cache=state) for r in warm
+        ]
 
     def close(self) -> None:
         """Nothing to end."""

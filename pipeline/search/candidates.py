@@ -100,3 +100,7 @@ class History:
     def ranked(self) -> list[Observation]:
         """Those that succeeded, the fastest first."""
         return sorted((o for o in self.observations if o.seconds is not None), key=lambda o: o.seconds or 0.0)
+
+    def correct(self, observation: Observation, seconds: float | None) -> None:
+        """Puts another time in the place of one that was measured; None: the candidate is out."""
+        self.observations[self.observations.index(observation)] = Observation(observation.candidate, seconds)

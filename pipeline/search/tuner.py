@@ -448,8 +448,7 @@ class Tuner:
             seconds = None
             if result.failure is None and result.samples_ns:
                 seconds = typical(result.samples_ns) * 1e-9
-            place = state.history.observations.index(observation)
-            state.history.observations[place] = Observation(observation.candidate, seconds)
+            state.history.correct(observation, seconds)
 
     def _from_memory(self, state: TaskState) -> None:
         """Of the fastest few those are out that are fast only while their weights are in the caches. Where that cannot
@@ -469,8 +468,7 @@ class Tuner:
         if cold[first] > LEAD * cold[0]:
             return
         for observation in near[:first]:
-            place = state.history.observations.index(observation)
-            state.history.observations[place] = Observation(observation.candidate, None)
+            state.history.correct(observation, None)
 
 
 def _candidate(state: TaskState, sketches: Mapping[str, int], record: Record) -> Candidate | None:

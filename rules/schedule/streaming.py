@@ -33,8 +33,8 @@ def streams(block: Block, lanes: Collection[str], target: Target) -> bool:
 
 
 def balance(target: Target) -> float:
-    """Operations that the machine can do while it reads a byte, as a power of four: both are measured, and a structure
-    that is offered in one run and not in the next would be tuned anew."""
+    """Operations that the machine can do while it reads a byte, as a power of four: both are measured with some noise,
+    and a structure that is offered in one run and not in the next would be tuned anew."""
     return float(4 ** round(log(max(target.peak_gflops() / target.bandwidth_gbs, 1.0), 4)))
 
 

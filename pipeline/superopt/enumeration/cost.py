@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from pipeline.errors import CheckError
 from pipeline.ir.graph import Shape
 from pipeline.ir.target import Target
 from pipeline.superopt.mugraph.graph import (
@@ -152,7 +153,11 @@ def _axis_sizes(block: BlockGraph, operands: Sequence[Shape], known: Extents) ->
 
 
 def _tiles(block: BlockGraph, operands: Sequence[Shape], extents: Extents) -> tuple[list[Shape], bool]:
-    """The shape of every tile, and whether every piece has an element. Pieces that do not divide are rounded up."""
+    """The shape of every tile, and whether every piece has an element.
+
+    Pieces that do not divide are rounded up, which two operands may do differently: 1,009 in two and each of those in
+    four loops is 4 x 127, and in two alone 505. CheckError where they no longer fit one another.
+    """
     axes = [extents[axis.name] for axis in (*block.grid, *block.loops)]
     loops = axes[len(block.grid) :]
     shapes: list[Shape] = []
@@ -170,22 +175,28 @@ def _tiles(block: BlockGraph, operands: Sequence[Shape], extents: Extents) -> tu
     return shapes, fits
 
 
-def _result(block: BlockGraph, number: int, shapes: Sequence[Shape], extents: Extents) -> Shape:
-    out = block.outputs[number]
-    whole = list(shapes[out.value])
-    stacked = []
-    for axis, place in zip(block.grid, out.omap, strict=True):
-        if isinstance(place, int):
-            whole[place] *= extents[axis.name]
-        elif place == "stack":
-            stacked.append(extents[axis.name])
-    return (*stacked, *whole)
+def _results(block: BlockGraph, operands: Sequence[Shape], extents: Extents) -> list[Shape]:
+    """The shapes of what a block gives, nothing rounded up: with all that is a parameter left whole."""
+    uncut = {axis.name: axis.extent or 1 for axis in (*block.grid, *block.loops)}
+    tiles, _ = _tiles(block, operands, uncut)
+    found = []
+    for out in block.outputs:
+        whole = list(tiles[out.value])
+        for axis, place in zip(block.grid, out.omap, strict=True):
+            if isinstance(place, int):
+                whole[place] *= uncut[axis.name]
+        stacked = [extents[axis.name] for axis, place in zip(block.grid, out.omap, strict=True) if place == "stack"]
+        found.append((*stacked, *whole))
+    return found
 
 
 def _block_seconds(block: BlockGraph, operands: Sequence[Shape], extents: Extents, target: Target, item: int,
                    ) -> tuple[float, list[Shape]]:  # fmt: skip
-    shapes, fits = _tiles(block, operands, extents)
-    results = [_result(block, number, shapes, extents) for number in range(len(block.outputs))]
+    results = _results(block, operands, extents)
+    try:
+        shapes, fits = _tiles(block, operands, extents)
+    except CheckError:
+        fits = False
     if not fits:
         return math.inf, results
     points = math.prod(extents[axis.name] for axis in block.grid)

@@ -98,3 +98,32 @@ def test_tiles_that_do_not_fit_the_cache_cost_more() -> None:
     small = replace(TARGET, caches=(Cache(1, 32 << 10), Cache(2, 64 << 10), Cache(3, 16 << 20, 16, 4)))
     extents = at(1, 4, 16)  # 64 x 1024 elements of the result stay on each core
     assert seconds_at(ONE, SHAPES, extents, small) > 2 * seconds_at(ONE, SHAPES, extents, TARGET)
+
+
+def test_a_result_cut_in_pieces_that_do_not_divide_meets_whole_tensors_again() -> None:
+    gate = BlockGraph(
+        (Axis("m2"), Axis("n2")),
+        (),
+        (BlockInput((0, 1), ()), BlockInput((0, 1), ())),
+        (BlockNode(Map("mul"), (0, 1)),),
+        (BlockOutput(2, (0, 1)),),
+    )
+    two = MuGraph(("x", "w", "b"), (KernelNode(PRODUCT, (0, 1)), KernelNode(gate, (3, 2))), (4,))
+    odd = {"x": (1, 1021), "w": (1021, 1009), "b": (1, 1009)}
+    assert math.isfinite(estimate(two, odd, TARGET).seconds)
+    assert math.isfinite(seconds_at(two, odd, {**at(1, 8, 16), "m2": 1, "n2": 4}, TARGET))
+
+
+def test_tiles_of_which_two_operands_round_up_differently_do_not_fit() -> None:
+    joined = BlockGraph(
+        (Axis("n"),),
+        (Axis("k"),),
+        (BlockInput((0,), (0,)), BlockInput((0,), (None,))),
+        (BlockNode(Accumulate("concat", 0, 0), (0,)), BlockNode(Map("mul"), (2, 1))),
+        (BlockOutput(3, (0,)),),
+    )
+    graph = MuGraph(("x", "y"), (KernelNode(joined, (0, 1)),), (2,))
+    odd = {"x": (1009,), "y": (1009,)}
+    assert math.isinf(seconds_at(graph, odd, {"n": 2, "k": 4}, TARGET))
+    assert math.isfinite(seconds_at(graph, odd, {"n": 2, "k": 1}, TARGET))
+    assert math.isfinite(estimate(graph, odd, TARGET).seconds)

@@ -41,6 +41,10 @@ class ParameterSpace:
         ends = np.cumsum([len(variable.symbols) for variable in self.variables], dtype=np.int64).tolist()
         return tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
 
+    def differing(self, one: tuple[int, ...], other: tuple[int, ...]) -> int:
+        """By how many variables two rows differ."""
+        return sum(one[span] != other[span] for span in self._spans)
+
     def environment(self, rows: Rows, dtype: Any = np.int64) -> dict[str, NDArray[Any]]:
         """The values of every symbol, derived ones included: one array each, one entry per row."""
         values: dict[str, NDArray[Any]] = {symbol: rows[:, i].astype(dtype) for i, symbol in enumerate(self.columns)}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.schedule.space import ParameterSpace
 from pipeline.schedule.variables import Rows
 from pipeline.search.candidates import Candidate, History, SketchSpace
 from pipeline.search.cost_model import CostModel
+
+Ranked = tuple[float, int, tuple[int, ...]]  # predicted seconds, number of the sketch, and row
+CLOSE = 2.0  # as long as it takes, at most, what the best of another sketch comes close to
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Evolutionary:
     crossover    share of the children that have two parents
     explore      share of each batch that is drawn at random from what was ranked next (epsilon-greedy)
     measured     how many measured candidates of each sketch join the population, and how many that were good elsewhere
+    choice       so many of each sketch for each of a batch are looked at to find some that are not alike
     """
 
     generations: int = 4
@@ -26,12 +32,13 @@ class Evolutionary:
     crossover: float = 0.3
     explore: float = 0.1
     measured: int = 16
+    choice: int = 8
 
     def propose(
         self, history: History, cost: CostModel, count: int, pool: int, rng: np.random.Generator
     ) -> list[Candidate]:
         seen = history.seen()
-        ranked: list[tuple[float, int, tuple[int, ...]]] = []
+        ranked: list[Ranked] = []
         share = max(64, pool // max(1, len(history.spaces)))
         for space in history.spaces:
             rows, seconds = self._evolve(space, history, cost, share, rng)
@@ -43,30 +50,38 @@ class Evolutionary:
                     continue
                 ranked.append((float(seconds[index]), space.number, row))
                 taken += 1
-                if taken >= count * 2:
+                if taken >= count * self.choice:
                     break
         ranked.sort()
         greedy = count - round(count * self.explore) if count > 1 else count
-        chosen = self._spread(ranked, greedy)
+        chosen = self._spread(ranked, greedy, {space.number: space.space for space in history.spaces})
         rest = [item for item in ranked if item not in chosen]
         while rest and len(chosen) < count:
             chosen.append(rest.pop(int(rng.integers(len(rest)))))
         return [Candidate(number, row) for _, number, row in chosen]
 
-    def _spread(
-        self, ranked: list[tuple[float, int, tuple[int, ...]]], count: int
-    ) -> list[tuple[float, int, tuple[int, ...]]]:
-        """The best, but no sketch takes more than two thirds of a batch while others come close."""
-        alone = len({number for _, number, _ in ranked}) == 1
-        most = count if alone else max(1, -(-2 * count // 3))
-        chosen: list[tuple[float, int, tuple[int, ...]]] = []
+    def _spread(self, ranked: list[Ranked], count: int, spaces: Mapping[int, ParameterSpace]) -> list[Ranked]:
+        """The best, but no sketch takes more than two thirds of a batch while others come close, and of those that
+        differ in one variable only the first is taken while there are others: what the model has wrong of one of them
+        it has wrong of all."""
+        best: dict[int, float] = {}
+        for seconds, number, _ in ranked:
+            best.setdefault(number, seconds)
+        most = max(1, -(-2 * count // 3))
+        chosen: list[Ranked] = []
         used: dict[int, int] = {}
-        for item in ranked:
-            if len(chosen) >= count:
-                break
-            if used.get(item[1], 0) < most or item[0] < 0.5 * ranked[-1][0]:
-                chosen.append(item)
-                used[item[1]] = used.get(item[1], 0) + 1
+        for apart in (2, 1):
+            for item in ranked:
+                if len(chosen) >= count:
+                    break
+                seconds, number, row = item
+                close = any(found < CLOSE * seconds for other, found in best.items() if other != number)
+                if close and used.get(number, 0) >= most:
+                    continue
+                near = (other for _, same, other in chosen if same == number)
+                if all(spaces[number].differing(row, other) >= apart for other in near):
+                    chosen.append(item)
+                    used[number] = used.get(number, 0) + 1
         return chosen
 
     def _evolve(

@@ -44,14 +44,14 @@ PORTS = 0.7  # of the cycles of arithmetic and of loads, what is waited for besi
 OVERLAP = 0.1  # of arithmetic and transfers that run beside the longest of them, what is waited for
 TURNED = 4  # rows and lanes from which on a copy is turned in registers
 STREAM = 64.0  # bytes: a shorter run of contiguous elements still moves a whole line
-ROOM = 0.8  # of a cache, the share that regions can count on
+ROOM = 0.65  # of a cache, the share that regions can count on
 SIZES = (1 << 15, 1 << 18, 1 << 22)  # bytes of the caches of a core of which the system tells nothing
 WAYS = 8  # of a cache, about: more of them are larger ones, so that a way is not
 HASHED = 3  # the first level of cache whose sets are not chosen by the low bits of an address
 CLASH_ROWS, CLASH_CYCLES = 8, 0.4  # rows in one set of the first cache, and what each costs from then on
 LEAP = 1024.0  # bytes from which on a step is out of sight of a prefetcher
 STREAMS = 12.0  # pages in which prefetchers follow at once
-LEAP_CYCLES, LEAP_L3, LEAP_MEMORY = 1.0, 2.0, 1.0  # of a line that none brings; and how much longer it is on its way
+LEAP_CYCLES, LEAP_L3, LEAP_MEMORY = 2.0, 2.0, 1.0  # of a line that none brings; and how much longer it is on its way
 FEATURES = (
     "seconds", "compute", "level2", "level3", "memory", "latency_share", "load_share", "tasks", "balance", "cover",
     "accumulators", "unrolled", "chunks", "inner_trips", "code", "regions", "gathers", "store_bytes", "footprint1",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pipeline.codegen.llvm.build import emit_kernel
 from pipeline.codegen.llvm.compile import assembly
+from pipeline.codegen.llvm.emit_prefetch import SHARE
 from pipeline.ir.program import Program
 from pipeline.ir.program_check import check
 from pipeline.ir.program_parse import from_text
 from pipeline.ir.program_text import to_text
+from pipeline.ir.target import Cache
 from pipeline.schedule.steps import Annotate, CacheWrite, DecomposeReduction, Pack, Reorder, Split, Step, Vectorize
 from tests.codegen.kernel_runs import described, native, run_program
 from tests.schedule.programs import applied, feeds, matmul
@@ -67,7 +70,7 @@ def test_the_assembly_holds_prefetches(cpu: str, mnemonic: str) -> None:
     assert mnemonic in assembly(emit_kernel(program, target).text, target)
 
 
-@pytest.mark.parametrize("distance", [1, 4, 100_000])
+@pytest.mark.parametrize("distance", [1, 4, 200])
 def test_a_prefetch_changes_nothing_even_beyond_the_end(distance: int) -> None:
     given = feeds(packed())
     wanted = run_program(packed(), given, native())["C"]
@@ -96,6 +99,16 @@ def test_a_panel_that_rows_share_is_asked_for_in_parts() -> None:
     code = emit_kernel(from_text(text), described("avx2")).text
     assert step < 64 and re.search(rf"mul nsw i64 %\w+, {step}\b", code) and re.search(rf", {50 * step}\b", code)
     assert len(asked(from_text(text))) == COPIES  # one line at a time
+
+
+def test_a_tile_that_would_push_what_is_in_use_out_of_the_cache_is_not_asked_for() -> None:
+    text = to_text(packed()).replace("for mm_k in serial(50):", 'for mm_k in serial(50) with prefetch_next="n0":')
+    tile = 50 * 32 * 4  # bytes
+    target = described("avx2")
+    for caches, wanted in ((tile * SHARE, COPIES), (tile * (SHARE - 1), 0)):
+        small = replace(target, caches=(Cache(1, 32 << 10), Cache(2, caches)))
+        code = emit_kernel(from_text(text), small).text
+        assert code.count("call void @llvm.prefetch") == wanted
 
 
 def test_what_is_not_packed_is_asked_for_row_by_row() -> None:

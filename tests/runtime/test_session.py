@@ -82,6 +82,15 @@ def test_large_outputs_begin_on_a_cache_line(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outputs[0], given["a"] + given["b"])
 
 
+def test_arrays_that_cannot_be_written_are_read_where_they_are(add: Session) -> None:
+    given = feeds()
+    wanted = given["a"] + given["b"]
+    given["a"].setflags(write=False)
+    given["b"] = np.frombuffer(given["b"].tobytes(), np.float32)
+    assert not given["b"].flags.writeable
+    np.testing.assert_array_equal(add.run(None, given)[0], wanted)
+
+
 def test_arrays_that_are_not_contiguous_not_aligned_or_swapped_are_copied(add: Session) -> None:
     given = feeds()
     wanted = given["a"] + given["b"]

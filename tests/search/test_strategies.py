@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,14 @@ def test_the_batch_of_a_task_with_one_sketch_is_its_best_ones() -> None:
     greedy = proposed(Evolutionary(explore=0.0), History((space,)), 12)
     seconds = Roofline().predict(space, np.array([c.row for c in greedy], np.int64))
     assert (np.diff(seconds) >= 0).all()
+
+
+def test_no_two_of_a_batch_differ_in_one_variable_alone() -> None:
+    """What the model has wrong of one of them it has wrong of all."""
+    (space, *_) = small.spaces(small.gmm(512, 512, 512))
+    rows = [c.row for c in proposed(Evolutionary(explore=0.0), History((space,)), 12)]
+    assert len(rows) == 12
+    assert min(space.space.differing(a, b) for a, b in combinations(rows, 2)) >= 2
 
 
 def test_what_was_good_elsewhere_joins_the_population() -> None:

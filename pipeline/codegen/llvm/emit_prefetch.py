@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from pipeline.codegen.llvm.emit_state import Place
@@ -14,6 +15,7 @@ from pipeline.ir.program import Block, Loop, Stmt, walk
 from pipeline.schedule.nest import loads_of, over_loops
 
 MOST_LINES = 16  # of one load in one iteration: a longer or scattered read is left to the hardware's own prefetcher
+SHARE = 8  # of the second cache: this tile and the next one, of two operands, in a half of it
 PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)"
 
 
@@ -26,7 +28,8 @@ class PrefetchEmitter(TensorEmitter):
     extents: dict[str, int] = field(default_factory=dict)
 
     def prefetch(self, var: str, body: Stmt) -> None:
-        """For each run of global memory that the body reads: that of so many iterations of the loop `of` ahead.
+        """For each run of global memory that the body reads: that of so many iterations of the loop `of` ahead, unless
+        such an iteration reads so much that it would push what is in use out of the cache.
 
         A packed operand that loops between the two do not move is asked for in parts, a part in each of their
         iterations: memory is read at the pace at which the processor computes, and nothing is asked for twice.
@@ -49,6 +52,8 @@ class PrefetchEmitter(TensorEmitter):
                         continue
                     low, high = (coefficient.value * bound for bound in self.ranges[name])
                     start, span = start + Linear(min(low, high)), span + abs(high - low)
+                if self.moved(form, of, var) * (span + 1) * item * distance > self.room:
+                    continue
                 start = start.scale(item) + Linear(form.coefficient(of).value * distance * item)
                 parts = self.parts(form, of, var) if form.coefficient(var) == Poly.of(span + 1) else []
                 if parts:
@@ -59,6 +64,17 @@ class PrefetchEmitter(TensorEmitter):
                 if lines <= MOST_LINES and (place.pointer, start) not in asked:
                     asked.add((place.pointer, start))
                     self.ask(place, start, lines, level)
+
+    @property
+    def room(self) -> float:
+        """Bytes of what is asked for early that a cache has room for."""
+        return (self.target.cache(2) or math.inf) / SHARE
+
+    def moved(self, form: Affine, of: str, var: str) -> int:
+        """How many runs of the operand one iteration of the loop `of` reads; one, where that is the loop itself."""
+        names = [*self.env]
+        inside = names[names.index(of) + 1 : names.index(var) + 1]
+        return math.prod(self.extents.get(name, 1) for name in inside if form.coefficient(name).terms)
 
     def parts(self, form: Affine, of: str, var: str) -> list[str]:
         """The loops between the two that do not move the operand."""

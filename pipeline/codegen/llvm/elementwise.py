@@ -101,14 +101,14 @@ def _float(b: IrBuilder, library: MathFunctions, fn: str, args: tuple[Value, ...
 
 def extremum(b: IrBuilder, fn: str, x: Value, y: Value) -> Value:
     """max or min that hands NaN on, with one instruction where an operand is a number that is known."""
-    better = "fcmp ogt" if fn == "max" else "fcmp olt"
     if y.literal and not x.literal:
         x, y = y, x
-    # x86 gives the second operand where either is NaN: with a constant first that is already right
-    chosen = b.select(b.compare(better, x, y), x, y)
     if x.literal:
-        return chosen
-    return b.select(b.compare("fcmp uno", x, x), x, chosen)
+        # x86 gives the second operand where either is NaN: with a constant first that is already right
+        better = "fcmp ogt" if fn == "max" else "fcmp olt"
+        return b.select(b.compare(better, x, y), x, y)
+    # either zero where both are; two selections would be merged into masks, which take four instructions
+    return b.intrinsic("maximum" if fn == "max" else "minimum", x, y, flags="nsz ")
 
 
 def _bool(b: IrBuilder, fn: str, args: tuple[Value, ...]) -> Value:

@@ -111,8 +111,8 @@ class IrBuilder:
             f"{instruction} {vector_type(a.type, a.lanes)} {a} to {vector_type(to, a.lanes)}", to, a.lanes
         )
 
-    def intrinsic(self, name: str, *args: Value, result: str | None = None) -> Value:
-        """llvm.<name> overloaded on the type of its operands, all of one type."""
+    def intrinsic(self, name: str, *args: Value, result: str | None = None, flags: str = "") -> Value:
+        """llvm.<name> overloaded on the type of its operands, all of one type; `flags` of fast mathematics: "nsz "."""
         lanes = max(arg.lanes for arg in args)
         args = tuple(self.splat(arg, lanes) for arg in args)
         type_ = vector_type(args[0].type, lanes)
@@ -120,7 +120,7 @@ class IrBuilder:
         out = vector_type(result or args[0].type, lanes)
         self.declare(symbol, f"declare {out} @{symbol}({', '.join([type_] * len(args))})")
         operands = ", ".join(f"{type_} {arg}" for arg in args)
-        return self.assign(f"call {out} @{symbol}({operands})", result or args[0].type, lanes)
+        return self.assign(f"call {flags}{out} @{symbol}({operands})", result or args[0].type, lanes)
 
     def call(self, symbol: str, result: str, lanes: int, *args: Value) -> Value:
         """A function whose definition is appended to the module by whoever asked for it."""

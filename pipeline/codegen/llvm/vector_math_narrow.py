@@ -85,8 +85,8 @@ def _exp_parts(x: Value) -> tuple[Value, Value]:
     shifted = x.fma(_LOG2_E, _ROUND)
     n = shifted - _ROUND
     r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, x))
-    # e^r = 1 + r + r^2 EXP(r)
-    return shifted, (r * r).fma(r.polynomial(EXP), r) + 1.0
+    # e^r = 1 + r (1 + r EXP(r))
+    return shifted, r.polynomial(EXP).fma(r, 1.0).fma(r, 1.0)
 
 
 def _exp_small(x: Value) -> Value:

@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.codegen.assemble import assemble
 from pipeline.codegen.cuda.driver import why_absent
 from pipeline.config import Config
-from pipeline.errors import CheckError, ConfigError, PipelineError, UserError, counted
+from pipeline.errors import CheckError, ConfigError, PipelineError, UserError, counted, listed
 from pipeline.frontend.precision import in_precision
 from pipeline.frontend.workloads.inputs import inputs
 from pipeline.frontend.workloads.workload import Workload
@@ -261,15 +261,31 @@ class Run:
             tuner.ensure()
             tuner.finish()
             kernels: dict[str, Chosen] = {}
-            both.confirm(stream(config.seed, "full extents"))
-            near = [] if machine.predicted else both.near()
-            for factors in ({}, *({state: factor} for state, factor in near)):
-                both.factors = factors
-                both.confirm(stream(config.seed, "full extents"))
-                for state in both.decided()[1]:
-                    kernels[state.task.key] = self._chosen(tuner, state)
+            try:
+                self._built_for({}, both, tuner, kernels)
+            except KeyboardInterrupt:
+                if tuner.interrupted:
+                    raise
+                tuner.interrupted = True
+                self._built_for({}, both, tuner, kernels)  # what the module needs
+            near: list[tuple[int, float]] = []
+            try:
+                for state, factor in [] if machine.predicted else both.near():
+                    self._built_for({state: factor}, both, tuner, kernels)
+                    near.append((state, factor))
+            except KeyboardInterrupt:
+                if tuner.interrupted:
+                    raise
+                tuner.interrupted = True
             both.factors = {}
         return tuner, near, kernels
+
+    def _built_for(self, factors: dict[int, float], both: Contest, tuner: Tuner, kernels: dict[str, Chosen]) -> None:
+        """Adds the kernels of a choice; those that an earlier run has found are built again."""
+        both.factors = factors
+        both.confirm(stream(self.config.seed, "full extents"))
+        for state in both.decided()[1]:
+            kernels[state.task.key] = self._chosen(tuner, state)
 
     def _fastest(
         self, both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],
@@ -282,12 +298,17 @@ class Run:
     def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
         chosen = tuner.chosen(state)
         if chosen is None:
-            raise PipelineError(
-                "no candidate of a task works",
-                where=state.task.name,
-                why="; ".join(dict.fromkeys(state.complaints[-9:])) or "none was proposed",
-                todo="This is a defect of the code generator or of a rule: please report it with pipeline.log",
-            )
+            why = "; ".join(dict.fromkeys(state.complaints[-9:])) or "none was proposed"
+            limits = {"timeout": "timeout_s", "memory": "memory_mb"}
+            if state.failures and set(state.failures) <= set(limits):
+                keys = listed(
+                    f"measurement.{p}.{limits[kind]}" for kind in state.failures for p in ("builder", "runner")
+                )
+                todo = f"Raise the limit that it is, of {keys}"
+                what = "no candidate of a task stays within the limits"
+                raise UserError(what, where=state.task.name, why=why, todo=todo)
+            todo = "This is a defect of the code generator or of a rule: please report it with pipeline.log"
+            raise PipelineError("no candidate of a task works", where=state.task.name, why=why, todo=todo)
         return chosen
 
     def _kept(self, both: Contest, kernels: Mapping[str, Chosen], machine: Machine) -> dict[str, KernelFacts]:

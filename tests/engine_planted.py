@@ -99,3 +99,17 @@ class InterruptedRunner(LocalRunner):
         if self._batch in self._at:
             raise KeyboardInterrupt
         return super().run(built, reference, best_ns)
+
+
+class InterruptedBuilder(LocalBuilder):
+    """The local builder, on which the user presses Ctrl-C at each of the named batches, counted from 1."""
+
+    def __init__(self, function: str, target: Target, workers: int, at: list[int]) -> None:
+        super().__init__(function, target, workers=workers)
+        self._at, self._batch = at, 0
+
+    def build(self, requests: Sequence[MeasureRequest]) -> list[Built]:
+        self._batch += 1
+        if self._batch in self._at:
+            raise KeyboardInterrupt
+        return super().build(requests)

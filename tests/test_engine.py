@@ -140,6 +140,24 @@ def test_a_task_of_which_nothing_works_ends_the_run_with_the_reasons(here: Run, 
     assert not (tmp_path / "run" / "summary.json").exists()
 
 
+def test_limits_that_no_candidate_stays_within_are_named(here: Run) -> None:
+    with pytest.raises(UserError, match="no candidate of a task stays within the limits") as error:
+        here("search.trials=2", "search.batch=2", "measurement.builder.timeout_s=0.001")
+    assert "measurement.builder.timeout_s" in str(error.value) and "not finished after 0.001 s" in str(error.value)
+
+
+def test_an_interrupt_while_known_kernels_are_built_again_keeps_them(here: Run, tmp_path: Path) -> None:
+    small = ("search=random", "search.trials=3", "search.batch=3")
+    here(*small)
+    builder = {"_target_": "tests.engine_planted.InterruptedBuilder", "at": [1]}
+    made = here(*small, builder=builder)
+    assert (made.status, made.verified, made.trials) == ("interrupted", True, 0)
+    assert artifact_is_whole(tmp_path)
+    builder["at"] = [1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        here(*small, builder=builder)
+
+
 def interrupted_at(*batches: int) -> dict[str, Any]:
     """A runner on which the user presses Ctrl-C at these batches."""
     return {"_target_": "tests.engine_planted.InterruptedRunner", "at": list(batches)}

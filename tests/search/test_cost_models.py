@@ -156,3 +156,10 @@ def test_what_failed_is_predicted_to_be_slow() -> None:
     cost.learn(history)
     ratio = cost.predict(space, rows) / analytic
     assert np.median(ratio[bad]) > 2 * np.median(ratio[~bad])
+
+
+def test_what_others_taught_does_not_move_a_task_that_was_not_measured() -> None:
+    cost, (fresh, *_) = CatboostCost(), small.spaces(small.softmax())
+    rows = drawn(fresh, 20)
+    cost.learn(observed(small.gmm(), *HISTORIES["many"]))
+    np.testing.assert_array_equal(cost.predict(fresh, rows), Roofline().predict(fresh, rows))

@@ -55,10 +55,18 @@ def test_a_kernel_far_slower_than_the_best_is_cut():
     assert (taken.cut, len(taken.nanoseconds)) == (True, 1)
 
 
-def test_a_long_kernel_far_slower_than_the_best_runs_once():
-    kernel = Kernel(50e6)
-    assert sample(kernel, POLICY, 1e6).cut
-    assert kernel.asked == [(1, 1)]
+@pytest.mark.parametrize(("run_ns", "runs"), [(50e6, 2), (3e9, 1)])
+def test_a_long_kernel_far_slower_than_the_best_is_not_sampled(run_ns, runs):
+    kernel = Kernel(run_ns)
+    taken = sample(kernel, POLICY, 1e6)
+    assert (taken.cut, taken.nanoseconds) == (True, (run_ns,))
+    assert kernel.asked == [(1, 1)] * runs
+
+
+def test_a_slow_first_run_does_not_cut_a_kernel():
+    """Of the first kernel of a task: the memory of its inputs comes with that run."""
+    taken = sample(Kernel(2e6, first_ns=77e6), POLICY, 2e6)
+    assert not taken.cut and taken.nanoseconds == (2e6,) * 7
 
 
 def test_a_kernel_slower_than_the_best_is_left_after_a_few_samples():

@@ -261,15 +261,9 @@ class Run:
             tuner.ensure()
             tuner.finish()
             kernels: dict[str, Chosen] = {}
-            try:
-                self._built_for({}, both, tuner, kernels)
-            except KeyboardInterrupt:
-                if tuner.interrupted:
-                    raise
-                tuner.interrupted = True
-                self._built_for({}, both, tuner, kernels)  # what the module needs
             near: list[tuple[int, float]] = []
             try:
+                self._built_for({}, both, tuner, kernels)
                 for state, factor in [] if machine.predicted else both.near():
                     self._built_for({state: factor}, both, tuner, kernels)
                     near.append((state, factor))
@@ -277,6 +271,7 @@ class Run:
                 if tuner.interrupted:
                     raise
                 tuner.interrupted = True
+                self._built_for({}, both, tuner, kernels)  # what the module needs
             both.factors = {}
         return tuner, near, kernels
 
@@ -285,7 +280,8 @@ class Run:
         both.factors = factors
         both.confirm(stream(self.config.seed, "full extents"))
         for state in both.decided()[1]:
-            kernels[state.task.key] = self._chosen(tuner, state)
+            if state.task.key not in kernels:
+                kernels[state.task.key] = self._chosen(tuner, state)
 
     def _fastest(
         self, both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],

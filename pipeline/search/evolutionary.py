@@ -14,7 +14,7 @@ from pipeline.search.candidates import Candidate, History, SketchSpace
 from pipeline.search.cost_model import CostModel
 
 Ranked = tuple[float, int, tuple[int, ...]]  # predicted seconds, number of the sketch, and row
-CLOSE = 2.0  # as long as it takes, at most, what the best of another sketch comes close to
+RIVAL = 2.0  # as long as it takes, at most, what the best of another sketch comes close to
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Evolutionary:
                 if len(chosen) >= count:
                     break
                 seconds, number, row = item
-                close = any(found < CLOSE * seconds for other, found in best.items() if other != number)
+                close = any(found < RIVAL * seconds for other, found in best.items() if other != number)
                 if close and used.get(number, 0) >= most:
                     continue
                 near = (other for _, same, other in chosen if same == number)

@@ -72,18 +72,20 @@ class PrefetchEmitter(TensorEmitter):
 
     def moved(self, form: Affine, of: str, var: str) -> int:
         """How many runs of the operand one iteration of the loop `of` reads; one, where that is the loop itself."""
-        names = [*self.env]
-        inside = names[names.index(of) + 1 : names.index(var) + 1]
+        inside = [*self.between(of, var), var] if of != var else []
         return math.prod(self.extents.get(name, 1) for name in inside if form.coefficient(name).terms)
 
     def parts(self, form: Affine, of: str, var: str) -> list[str]:
         """The loops between the two that do not move the operand."""
-        names = [*self.env]
-        between = names[names.index(of) + 1 : names.index(var)] if of != var else []
         return [
-            name for name in between
-            if name in self.extents and self.extents[name] > 1 and not form.coefficient(name).terms
+            name for name in self.between(of, var)
+            if self.extents.get(name, 1) > 1 and not form.coefficient(name).terms
         ]  # fmt: skip
+
+    def between(self, of: str, var: str) -> list[str]:
+        """The names between the two, of loops and of what is read off them, the outer ones first."""
+        names = [*self.env]
+        return names[names.index(of) + 1 : names.index(var)]
 
     def part(self, start: Linear, run: int, var: str, parts: list[str]) -> tuple[Linear, int]:
         """Of as many runs of so many bytes as the loop has iterations, the share of this iteration of the loops."""

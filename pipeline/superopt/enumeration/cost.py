@@ -73,44 +73,16 @@ def estimate(graph: MuGraph, inputs: Mapping[str, Shape], target: Target, *, ite
     for node in graph.nodes:
         operands = [tensors[i] for i in node.inputs]
         if isinstance(node.op, BlockGraph):
-            best = _best(node.op, operands, chosen, target, item)
+            kernel = _Kernel(node.op, operands, target, item)
+            best = kernel.best(chosen)
             chosen.update(best.extents)
             total += best.seconds
-            tensors.extend(_block_seconds(node.op, operands, chosen, target, item)[1])
+            tensors.extend(kernel.results(chosen))
         else:
             seconds, results = _predefined_seconds(node.op, operands, target, item)
             total += seconds
             tensors.extend(results)
     return Estimate(total, chosen)
-
-
-def _best(block: BlockGraph, operands: Sequence[Shape], known: Extents, target: Target, item: int) -> Estimate:
-    """Of descents from several starts: nothing cut, and one axis after another cut for all cores."""
-    sizes = _axis_sizes(block, operands, known)
-    uncut = {name: size if fixed else 1 for name, (size, fixed) in sizes.items()}
-    starts = [uncut]
-    for name, (size, fixed) in sizes.items():
-        if not fixed:
-            starts.append({**uncut, name: min(size, START * target.cores)})
-    found = [_descent(block, operands, target, sizes, start, item) for start in starts]
-    return min(found, key=lambda one: (one.seconds, sorted(one.extents.items())))
-
-
-def _descent(block: BlockGraph, operands: Sequence[Shape], target: Target, sizes: Mapping[str, tuple[int, bool]],
-             best: dict[str, int], item: int) -> Estimate:  # fmt: skip
-    """Along one axis after another, from extents that may be poor."""
-    seconds = _block_seconds(block, operands, best, target, item)[0]
-    for _ in range(SWEEPS):
-        before = seconds
-        for name, (size, fixed) in sizes.items():
-            for extent in () if fixed else _powers(size):
-                trial = {**best, name: extent}
-                found = _block_seconds(block, operands, trial, target, item)[0]
-                if found < seconds:
-                    best, seconds = trial, found
-        if seconds > 0.99 * before:
-            break
-    return Estimate(seconds, best)
 
 
 def seconds_at(graph: MuGraph, inputs: Mapping[str, Shape], extents: Extents, target: Target, *, item: int = 4,
@@ -121,7 +93,8 @@ def seconds_at(graph: MuGraph, inputs: Mapping[str, Shape], extents: Extents, ta
     for node in graph.nodes:
         operands = [tensors[i] for i in node.inputs]
         if isinstance(node.op, BlockGraph):
-            seconds, results = _block_seconds(node.op, operands, extents, target, item)
+            kernel = _Kernel(node.op, operands, target, item)
+            seconds, results = kernel.seconds(extents), kernel.results(extents)
         else:
             seconds, results = _predefined_seconds(node.op, operands, target, item)
         if math.isinf(seconds):
@@ -129,6 +102,105 @@ def seconds_at(graph: MuGraph, inputs: Mapping[str, Shape], extents: Extents, ta
         total += seconds
         tensors.extend(results)
     return total
+
+
+class _Kernel:
+    """A block on operands of given shapes, whose parameters are yet to be chosen."""
+
+    def __init__(self, block: BlockGraph, operands: Sequence[Shape], target: Target, item: int) -> None:
+        self.block, self.operands, self.target, self.item = block, operands, target, item
+        self.depth = depths(block)
+        self.whole = self._whole()
+
+    def best(self, known: Extents) -> Estimate:
+        """Of descents from several starts: nothing cut, and one axis after another cut for all cores."""
+        sizes = _axis_sizes(self.block, self.operands, known)
+        uncut = {name: size if fixed else 1 for name, (size, fixed) in sizes.items()}
+        starts = [uncut]
+        for name, (size, fixed) in sizes.items():
+            if not fixed:
+                starts.append({**uncut, name: min(size, START * self.target.cores)})
+        found = [self._descent(sizes, start) for start in starts]
+        return min(found, key=lambda one: (one.seconds, sorted(one.extents.items())))
+
+    def _descent(self, sizes: Mapping[str, tuple[int, bool]], best: dict[str, int]) -> Estimate:
+        """Along one axis after another, from extents that may be poor."""
+        seconds = self.seconds(best)
+        for _ in range(SWEEPS):
+            before = seconds
+            for name, (size, fixed) in sizes.items():
+                for extent in () if fixed else _powers(size):
+                    trial = {**best, name: extent}
+                    found = self.seconds(trial)
+                    if found < seconds:
+                        best, seconds = trial, found
+            if seconds > 0.99 * before:
+                break
+        return Estimate(seconds, best)
+
+    def _whole(self) -> list[Shape]:
+        """The shapes of what the block gives, nothing stacked and nothing rounded up: with all that is a parameter
+        left whole."""
+        uncut = {axis.name: axis.extent or 1 for axis in (*self.block.grid, *self.block.loops)}
+        tiles, _ = _tiles(self.block, self.operands, uncut)
+        found = []
+        for out in self.block.outputs:
+            whole = list(tiles[out.value])
+            for axis, place in zip(self.block.grid, out.omap, strict=True):
+                if isinstance(place, int):
+                    whole[place] *= uncut[axis.name]
+            found.append(tuple(whole))
+        return found
+
+    def results(self, extents: Extents) -> list[Shape]:
+        """The shapes of what the block gives."""
+        return [
+            (*(extents[axis.name] for axis, place in zip(self.block.grid, out.omap, strict=True) if place == "stack"),
+             *whole)
+            for out, whole in zip(self.block.outputs, self.whole, strict=True)
+        ]  # fmt: skip
+
+    def seconds(self, extents: Extents) -> float:
+        """At given extents; infinite where an axis has more pieces than elements."""
+        block, target, depth = self.block, self.target, self.depth
+        try:
+            shapes, fits = _tiles(block, self.operands, extents)
+        except CheckError:
+            fits = False
+        if not fits:
+            return math.inf
+        points = math.prod(extents[axis.name] for axis in block.grid)
+        runs = [points]
+        for axis in block.loops:
+            runs.append(runs[-1] * extents[axis.name])
+        cycles = scratch = memory = 0.0
+        for number, whole in enumerate(self.operands):
+            dram, moved = _reads(block, number, whole, shapes[number], runs[depth[number]], extents, target, self.item)
+            memory += dram
+            cycles += moved
+        for number, node in enumerate(block.nodes, len(block.inputs)):
+            inner = max((depth[i] for i in node.inputs), default=0)
+            times = runs[inner] if not isinstance(node.op, Scalar | Squeeze | Unsqueeze) else 0
+            if isinstance(node.op, Accumulate) and runs[inner] == runs[node.op.level]:
+                times = 0  # of one value
+            sizes = [math.prod(shapes[i]) for i in node.inputs]
+            cycles += times * (
+                TILE_CYCLES + _tile_slots(node.op, sizes, [shapes[i] for i in node.inputs]) / target.lanes(self.item)
+            )
+            if not isinstance(node.op, Map | Scalar | Squeeze | Unsqueeze):
+                scratch += self.item * math.prod(shapes[number])
+        for out, result in zip(block.outputs, self.results(extents), strict=True):
+            size = self.item * math.prod(result)
+            parts = math.prod(extents[a.name] for a, place in zip(block.grid, out.omap, strict=True)
+                              if place in ("sum", "max"))  # fmt: skip
+            cycles += (size * (2 * parts if parts > 1 else 1)) / L3_BYTES_PER_CYCLE
+            memory += size if size > _beyond(target) else 0
+        room = SCRATCH_SHARE * (target.cache(2) or math.inf)
+        spill = max(1.0, scratch / room)
+        waves = -(-points // target.cores)
+        busy = cycles * spill / points * waves / (target.clock_ghz * 1e9)
+        memory /= target.bandwidth_gbs * 1e9 * min(points, target.cores) / target.cores
+        return max(busy, memory) + UNHIDDEN * min(busy, memory) + BARRIER
 
 
 def _powers(size: int) -> list[int]:
@@ -173,69 +245,6 @@ def _tiles(block: BlockGraph, operands: Sequence[Shape], extents: Extents) -> tu
         trips = math.prod(loops[node.op.level :]) if isinstance(node.op, Accumulate) else 1
         shapes.append(result_shape(node.op, [shapes[i] for i in node.inputs], trips))
     return shapes, fits
-
-
-def _results(block: BlockGraph, operands: Sequence[Shape], extents: Extents) -> list[Shape]:
-    """The shapes of what a block gives, nothing rounded up: with all that is a parameter left whole."""
-    uncut = {axis.name: axis.extent or 1 for axis in (*block.grid, *block.loops)}
-    tiles, _ = _tiles(block, operands, uncut)
-    found = []
-    for out in block.outputs:
-        whole = list(tiles[out.value])
-        for axis, place in zip(block.grid, out.omap, strict=True):
-            if isinstance(place, int):
-                whole[place] *= uncut[axis.name]
-        stacked = [extents[axis.name] for axis, place in zip(block.grid, out.omap, strict=True) if place == "stack"]
-        found.append((*stacked, *whole))
-    return found
-
-
-def _block_seconds(block: BlockGraph, operands: Sequence[Shape], extents: Extents, target: Target, item: int,
-                   ) -> tuple[float, list[Shape]]:  # fmt: skip
-    results = _results(block, operands, extents)
-    try:
-        shapes, fits = _tiles(block, operands, extents)
-    except CheckError:
-        fits = False
-    if not fits:
-        return math.inf, results
-    points = math.prod(extents[axis.name] for axis in block.grid)
-    runs = [points]
-    for axis in block.loops:
-        runs.append(runs[-1] * extents[axis.name])
-    depth = depths(block)
-    cycles = scratch = memory = 0.0
-    for number, tile in enumerate(block.inputs):
-        dram, moved = _reads(
-            block, number, operands[number], shapes[number], runs[depth[number]], extents, target, item
-        )
-        del tile
-        memory += dram
-        cycles += moved
-    last = len(block.inputs)
-    for number, node in enumerate(block.nodes, last):
-        inner = max((depth[i] for i in node.inputs), default=0)
-        times = runs[inner] if not isinstance(node.op, Scalar | Squeeze | Unsqueeze) else 0
-        if isinstance(node.op, Accumulate) and runs[inner] == runs[node.op.level]:
-            times = 0  # of one value
-        sizes = [math.prod(shapes[i]) for i in node.inputs]
-        cycles += times * (
-            TILE_CYCLES + _tile_slots(node.op, sizes, [shapes[i] for i in node.inputs]) / target.lanes(item)
-        )
-        if not isinstance(node.op, Map | Scalar | Squeeze | Unsqueeze):
-            scratch += item * math.prod(shapes[number])
-    for number, out in enumerate(block.outputs):
-        size = item * math.prod(results[number])
-        parts = math.prod(extents[a.name] for a, place in zip(block.grid, out.omap, strict=True)
-                          if place in ("sum", "max"))  # fmt: skip
-        cycles += (size * (2 * parts if parts > 1 else 1)) / L3_BYTES_PER_CYCLE
-        memory += size if size > _beyond(target) else 0
-    room = SCRATCH_SHARE * (target.cache(2) or math.inf)
-    spill = max(1.0, scratch / room)
-    waves = -(-points // target.cores)
-    busy = cycles * spill / points * waves / (target.clock_ghz * 1e9)
-    memory /= target.bandwidth_gbs * 1e9 * min(points, target.cores) / target.cores
-    return max(busy, memory) + UNHIDDEN * min(busy, memory) + BARRIER, results
 
 
 def _beyond(target: Target) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,8 @@ from pipeline.superopt.stage import Effort, Outcome, look_for_alternatives
 from pipeline.superopt.subprograms import Limits
 
 log = logging.getLogger("pipeline")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def run(config: Config, run_folder: Path) -> Summary:
@@ -102,7 +104,7 @@ class Run:
             own = [kernels[state.task.key].kernel for state in states]
             return machine.save(assemble(graph, parts, own, machine.target, provenance), self.folder / name)
 
-        artifact = self._fastest(both, near, kernels.keys(), make, machine, feeds)
+        artifact = self._fastest(tuner, both, near, kernels.keys(), make, machine, feeds)
         peer_model = self._peer_model(model, feeds)
         with machine.open(artifact) as module:
             memory = module.memory
@@ -110,16 +112,22 @@ class Run:
                 "memory: %.1f MiB for intermediates, at least %.1f MiB are alive at once",
                 memory.arena_bytes / 2**20, memory.lower_bound / 2**20,
             )  # fmt: skip
-            verification = machine.verified(model, both.decided()[0], module, feeds)
+            with self._steps("sets of inputs") as steps:
+                check = partial(machine.verified, model, both.decided()[0], module, feeds, steps.step)
+                verification = _after_interrupts(
+                    tuner, check, partial(check, least=True), "the module is checked on one set of inputs, and no more"
+                )
             for case in verification.failures[:3]:
                 log.error("%s on feeds %s: %s", case.output, case.feeds, case.verdict.reason)
             if self.config.verification.vote and not machine.predicted:
-                vote(peer_model, module.run(None, feeds))
-            latency = machine.latency(module, feeds, tuner.total, self.folder)
+                ask = partial(vote, peer_model, module.run(None, feeds))
+                _after_interrupts(tuner, ask, lambda: None, "other runtimes are not asked", again=True)
+            time_it = partial(machine.latency, module, feeds, tuner.total, self.folder)
+            latency = _after_interrupts(tuner, time_it, time_it, "the module is timed, and nothing more is done")
         summary = run_summary(Finished(
             described, self.config.seed, machine.predicted, machine.unchecked, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,
-            peers=self._compared(peer_model, machine, artifact),
+            peers=self._compared(tuner, peer_model, machine, artifact),
             facts=self._kept(both, kernels, machine), machine=machine.facts(), target=machine.target,
             versions={"muschedule": VERSION, **machine.versions()}, artifact=artifact,
         ))  # fmt: skip
@@ -212,13 +220,8 @@ class Run:
         )  # fmt: skip
         limits = Limits(settings.anchors, settings.nodes)
         effort = Effort(settings.seconds, settings.subprograms, settings.graphs, limits, search.version)
-        with _progress(None, settings.seconds, "subprograms") as progress:
-
-            def report(done: int, count: int, name: str) -> None:
-                if self.config.report.progress:
-                    progress.update(done, task=f"of {count}, {name[:40]}")
-
-            outcome = look_for_alternatives(graph, parts, machine.target, rules, effort, search, store, report)
+        with _progress(None, settings.seconds, "subprograms", shown=self.config.report.progress) as progress:
+            outcome = look_for_alternatives(graph, parts, machine.target, rules, effort, search, store, progress.step)
         for line in outcome_lines(outcome):
             log.info("%s", line)
         return outcome
@@ -259,7 +262,9 @@ class Run:
             else:
                 tuner.run()
             tuner.ensure()
-            tuner.finish()
+            progress.erase()
+            with self._steps("tasks measured again") as steps:
+                tuner.finish(steps.step)
             kernels: dict[str, Chosen] = {}
             near: list[tuple[int, float]] = []
             try:
@@ -284,12 +289,14 @@ class Run:
                 kernels[state.task.key] = self._chosen(tuner, state)
 
     def _fastest(
-        self, both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],
-        machine: Machine, feeds: Feeds,
+        self, tuner: Tuner, both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str],
+        make: Callable[[str], Path], machine: Machine, feeds: Feeds,
     ) -> Path:  # fmt: skip
         """The module, chosen by calls of whole ones where kernels alone cannot tell, which takes seconds for each."""
-        with _progress(len(near), None, "modules compared", shown=self.config.report.progress) as progress:
-            return fastest_module(both, near, kernels, make, machine, feeds, progress)
+        with self._steps("modules compared") as progress:
+            path, interrupted = fastest_module(both, near, kernels, make, machine, feeds, progress)
+        tuner.interrupted |= interrupted
+        return path
 
     def _chosen(self, tuner: Tuner, state: TaskState) -> Chosen:
         chosen = tuner.chosen(state)
@@ -332,7 +339,7 @@ class Run:
         path = self.config.workload.arguments.get("path")
         return PeerModel(model, feeds, Path(path) if path and self.config.precision == "model" else None)
 
-    def _compared(self, model: PeerModel, machine: Machine, artifact: Path) -> dict[str, PeerSummary]:
+    def _compared(self, tuner: Tuner, model: PeerModel, machine: Machine, artifact: Path) -> dict[str, PeerSummary]:
         """Other runtimes on the same model and inputs, timed in turns with ours."""
         settings = self.config.compare
         if machine.predicted:
@@ -345,7 +352,14 @@ class Run:
             return {}
         with machine.open(artifact) as module:
             ours = contestant(module, model.outputs())
-            found = compare(ours, peers, model, machine.threads, seconds=settings.seconds)
+            with self._steps("turns") as steps:
+                hold = partial(compare, ours, peers, model, machine.threads, seconds=settings.seconds, step=steps.step)
+                found = _after_interrupts(tuner, hold, lambda: None, "other runtimes are not compared", again=True)
+        if found is None:
+            return {
+                n: PeerSummary(median_ms=None, ratio=None, status="skipped", reason="interrupted")
+                for n in settings.peers
+            }
         return {
             name: PeerSummary(
                 median_ms=r.median_ms,
@@ -356,6 +370,10 @@ class Run:
             )
             for name, r in found.peers.items()
         }
+
+    def _steps(self, unit: str) -> Progress:
+        """Of a stage after the search; its number of steps, of that unit, is told with the first of them."""
+        return _progress(None, None, unit, shown=self.config.report.progress)
 
     def _part(self, role: type[Any], component: Component, where: str, **given: Any) -> Any:
         return self.config.plugins.build(role, component, where, **given)
@@ -406,6 +424,23 @@ def rewritten(rule: GraphRule, graph: Graph, where: str) -> Graph:
 def _progress(trials: int | None, seconds: float | None, unit: str = "trials", *, shown: bool = True) -> Progress:
     columns = shutil.get_terminal_size((100, 24)).columns
     return Progress(sys.stderr if shown else None, trials=trials, seconds=seconds, columns=columns, unit=unit)
+
+
+def _after_interrupts(
+    tuner: Tuner, stage: Callable[[], T], least: Callable[[], U], said: str, *, again: bool = False
+) -> T | U:
+    """What a stage at the end of a run gives or, once it is interrupted, the least that the result needs of it.
+
+    A second interrupt of the run ends it, unless (`again`) what is given then is had for nothing.
+    """
+    try:
+        return stage()
+    except KeyboardInterrupt:
+        if tuner.interrupted and not again:
+            raise
+        tuner.interrupted = True
+        log.warning("interrupted: %s", said)
+        return least()
 
 
 def _shown(progress: Progress) -> Callable[[Report], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
 import random
@@ -156,6 +157,46 @@ def test_an_interrupt_while_known_kernels_are_built_again_keeps_them(here: Run, 
     builder["at"] = [1, 2]
     with pytest.raises(KeyboardInterrupt):
         here(*small, builder=builder)
+
+
+@pytest.mark.parametrize("stage", ["pipeline.machine.running.verify_module", "pipeline.machine.cpu.time_runs"])
+def test_an_interrupt_after_the_search_leaves_a_verified_module(
+    stage: str, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the result needs is done once more, as shortly as it can be; a second interrupt ends the run."""
+    asked = interrupted_first(stage, 1, monkeypatch)
+    made = here("search.trials=2", "search.batch=2")
+    assert (made.status, made.verified, len(asked)) == ("interrupted", True, 2)
+    assert artifact_is_whole(tmp_path)
+    if "verify" in stage:
+        assert (asked[1]["rounds"], asked[1]["hostile"], len(asked[1]["usual"])) == (0, (), 1)
+    monkeypatch.undo()
+    interrupted_first(stage, 2, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        here("search.trials=2", "search.batch=2")
+
+
+def test_an_interrupt_while_runtimes_are_compared_leaves_them_out(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted_first("pipeline.machine.cpu.time_runs", 1, monkeypatch)
+    interrupted_first("pipeline.engine.compare", 1, monkeypatch)
+    made = here("search.trials=2", "search.batch=2", "compare.peers=[torch]")
+    assert (made.status, made.verified) == ("interrupted", True)
+    assert (made.peers["torch"].status, made.peers["torch"].reason) == ("skipped", "interrupted")
+
+
+def interrupted_first(stage: str, times: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The user presses Ctrl-C in the first calls of a function; gives what each call was asked."""
+    room, _, name = stage.rpartition(".")
+    whole, asked = getattr(importlib.import_module(room), name), list[dict[str, Any]]()
+
+    def pressed(*args: object, **given: Any) -> object:
+        asked.append(given)
+        if len(asked) <= times:
+            raise KeyboardInterrupt
+        return whole(*args, **given)
+
+    monkeypatch.setattr(stage, pressed)
+    return asked
 
 
 def interrupted_at(*batches: int) -> dict[str, Any]:

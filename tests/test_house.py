@@ -18,7 +18,7 @@ HOUSE = Path(__file__).resolve().parent.parent
 
 # Lowest first. A room imports itself and the rooms of lower rows, and no neighbour in its own row.
 LAYERS = (
-    ("errors",),
+    ("errors", "progress"),
     ("ir",),
     ("schedule",),
     ("frontend", "verification", "space"),

@@ -119,7 +119,7 @@ class Axiom:
     @staticmethod
     def parse(text: str, name: str | None = None) -> Axiom:
         """An axiom from its text; without a name it is called by its text. AxiomError for what is none."""
-        return _Parser(text).axiom(name or " ".join(text.split()))
+        return _Parser(text, name).axiom(name or " ".join(text.split()))
 
 
 def parts(pattern: Pattern) -> Iterator[Pattern]:
@@ -148,8 +148,9 @@ def factor_sets(pattern: Pattern) -> tuple[str, ...]:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, name: str | None = None) -> None:
         self._text = text
+        self._called = repr(text) if name is None else f"{name}, {text!r}"
         self._tokens: list[tuple[str, str, int]] = []
         at = 0
         while text[at:].strip():
@@ -341,4 +342,4 @@ class _Parser:
                            "Write pattern -> pattern or pattern <-> pattern, and conditions after if")  # fmt: skip
 
     def _error(self, what: str, at: int, why: str, todo: str) -> AxiomError:
-        return AxiomError(what, where=f"axiom {self._text!r}, column {at + 1}", why=why, todo=todo)
+        return AxiomError(what, where=f"axiom {self._called}, column {at + 1}", why=why, todo=todo)

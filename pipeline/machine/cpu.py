@@ -24,6 +24,7 @@ from pipeline.machine.machine import VERSION, Feeds, Parts, Runnable
 from pipeline.machine.running import time_runs, verified_by_running
 from pipeline.measurement.host import detect_host, fingerprint
 from pipeline.measurement.peak import Peak, measure_peak
+from pipeline.progress import Step
 from pipeline.report.summary import KernelFacts, Latency
 from pipeline.report.summary import Machine as MachineFacts
 from pipeline.runtime.artifact import save
@@ -78,8 +79,10 @@ class CpuMachine:
         # our thread is not pinned: the threads that peers make would inherit its one core
         return Session(path, pin=False)
 
-    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
-        return verified_by_running(self._config, model, module, feeds)
+    def verified(
+        self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds, step: Step, *, least: bool = False
+    ) -> Report:
+        return verified_by_running(self._config, model, module, feeds, step, least=least)
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:
         latency = Latency.of(time_runs(lambda: module.run(None, feeds)))

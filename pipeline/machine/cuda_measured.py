@@ -10,6 +10,7 @@ from pipeline.ir.graph import Graph
 from pipeline.machine.cuda import CudaMachine
 from pipeline.machine.machine import Feeds, Parts, Runnable
 from pipeline.machine.running import verified_by_running
+from pipeline.progress import Step
 from pipeline.report.summary import Latency
 from pipeline.runtime.cuda_session import CudaSession
 from pipeline.space.partition import Partition
@@ -29,8 +30,10 @@ class MeasuredCuda(CudaMachine):
     def open(self, path: Path) -> CudaSession:
         return CudaSession(path)
 
-    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
-        return verified_by_running(self.config, model, module, feeds)
+    def verified(
+        self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds, step: Step, *, least: bool = False
+    ) -> Report:
+        return verified_by_running(self.config, model, module, feeds, step, least=least)
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:
         """By the device's clock, with inputs and outputs in its memory."""

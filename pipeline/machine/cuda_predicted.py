@@ -14,6 +14,7 @@ from pipeline.ir.target import Target
 from pipeline.machine.cuda import CudaMachine
 from pipeline.machine.machine import Feeds, Parts, Runnable
 from pipeline.machine.plan_check import verify_plan
+from pipeline.progress import Step
 from pipeline.report.summary import Latency
 from pipeline.runtime.cuda_artifact import load_cuda_artifact
 from pipeline.runtime.host_module import HostModule
@@ -62,9 +63,11 @@ class PredictedCuda(CudaMachine):
     def open(self, path: Path) -> HostModule:
         return HostModule(load_cuda_artifact(path).plan)
 
-    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
+    def verified(
+        self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds, step: Step, *, least: bool = False
+    ) -> Report:
         assert isinstance(module, HostModule)
-        return verify_plan(model, parts, module.plan, feeds, seed=self.config.seed, workers=self.threads)
+        return verify_plan(model, parts, module.plan, feeds, step, seed=self.config.seed, workers=self.threads)
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:
         return Latency(median=alone * 1e3, min=alone * 1e3, p90=alone * 1e3, samples=0)

@@ -17,6 +17,7 @@ from pipeline.ir.graph import Graph
 from pipeline.ir.program import Program
 from pipeline.ir.target import Target
 from pipeline.measurement.peak import Peak
+from pipeline.progress import Step
 from pipeline.registry import Component
 from pipeline.report.summary import KernelFacts, Latency
 from pipeline.report.summary import Machine as MachineFacts
@@ -96,8 +97,14 @@ class Machine(Protocol):
         """The module of an artifact, ready to run or, where that cannot be, to be checked."""
         ...
 
-    def verified(self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds) -> Report:
-        """The whole module against the model in float64. parts: the tasks of its calls, in order."""
+    def verified(
+        self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds, step: Step, *, least: bool = False
+    ) -> Report:
+        """The whole module against the model in float64, on these feeds and, unless the least is asked for, on others.
+
+        parts: the tasks of its calls, in order · step: is told how many sets of feeds have been judged, of how many,
+        and the name of the next.
+        """
         ...
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:

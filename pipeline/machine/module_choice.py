@@ -40,9 +40,9 @@ def faster(times: Iterable[tuple[float, ...]]) -> bool:
 def fastest_module(
     both: Contest, near: Sequence[tuple[int, float]], kernels: Collection[str], make: Callable[[str], Path],
     machine: Machine, feeds: Feeds, progress: Progress,
-) -> Path:  # fmt: skip
+) -> tuple[Path, bool]:  # fmt: skip
     """The module of the choice that kernels alone have led to, or of another one that is near, if its calls take less
-    time: alone, a task finds in its caches what in a module comes from memory.
+    time: alone, a task finds in its caches what in a module comes from memory. And whether an interrupt ended that.
 
     both      holds the choice, at the end that of the module
     near      the other choices that are looked at: see `Contest.near`
@@ -52,7 +52,7 @@ def fastest_module(
     """
     best = make("artifact")
     for done, (number, factor) in enumerate(near):
-        progress.update(done, task=both.states[number].task.name[:40])
+        progress.step(done, len(near), both.states[number].task.name)
         before, used = both.factors, both.chosen_uses()
         both.factors = {**before, number: factor}
         if both.chosen_uses() == used or any(state.task.key not in kernels for state in both.decided()[1]):
@@ -66,7 +66,7 @@ def fastest_module(
             log.warning("interrupted: other choices of fused kernels are not tried")
             shutil.rmtree(other)
             both.factors = before
-            break
+            return best, True
         ways = ("fused", "not fused") if used[number] else ("not fused", "fused")
         said = [f"{way}: {ms:.4g} ms" for way, ms in zip(ways, np.median(times, axis=0), strict=True)]
         progress.erase()
@@ -77,7 +77,4 @@ def fastest_module(
         else:
             shutil.rmtree(other)
             both.factors = before
-    else:
-        if near:
-            progress.update(len(near))
-    return best
+    return best, False

@@ -26,6 +26,7 @@ from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Graph, Input
 from pipeline.ir.graph_types import numpy_dtype
 from pipeline.measurement.pool import WorkerPool
+from pipeline.progress import Step, untold
 from pipeline.runtime.host_module import Arrays, HostModule
 from pipeline.space.lower import argument_name, output_name
 from pipeline.space.partition import Partition
@@ -42,7 +43,9 @@ BLOCKS = 8
 Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
-def verify_plan(model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, *, seed: int, workers: int) -> Report:
+def verify_plan(
+    model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, step: Step = untold, *, seed: int, workers: int
+) -> Report:
     """Whether the plan computes the model. parts: the partition whose instances are the plan's calls, in order.
 
     Without a C++ compiler nothing is executed here: what was shown of each kernel when it was chosen has to do.
@@ -57,12 +60,19 @@ def verify_plan(model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, 
             rounds=1,
             hostile=(),
             usual=(dict(feeds),),
+            step=step,
         )
     with WorkerPool(workers, memory_bytes=MEMORY_BYTES) as pool:
         by_reference = _ByReference(plan, parts, pool if compiler else None)
         module = HostModule(plan, by_reference)
         flow = verify_module(
-            model, lambda given: module.run(None, given), seed=seed, rounds=0, hostile=(), usual=(dict(feeds),)
+            model,
+            lambda given: module.run(None, given),
+            seed=seed,
+            rounds=0,
+            hostile=(),
+            usual=(dict(feeds),),
+            step=step,
         )
         wrong = by_reference.wrong()
     sweep()  # of what the workers compiled

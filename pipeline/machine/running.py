@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.config import Config
 from pipeline.ir.graph import Graph
 from pipeline.machine.machine import Feeds, Runnable
+from pipeline.progress import Step
 from pipeline.report.compare import in_turns
 from pipeline.space.task import flops
 from pipeline.verification.module_gate import Report, verify_module
@@ -21,15 +22,18 @@ from pipeline.verification.module_gate import Report, verify_module
 SMALL_MODEL = 2e8  # operations: below it every kind of hostile feeds is tried on the whole module
 
 
-def verified_by_running(config: Config, model: Graph, module: Runnable, feeds: Feeds) -> Report:
-    """The whole module against the model in float64."""
+def verified_by_running(
+    config: Config, model: Graph, module: Runnable, feeds: Feeds, step: Step, *, least: bool = False
+) -> Report:
+    """The whole module against the model in float64: on these feeds, and on others unless the least is asked for."""
     settings = config.verification
     work = flops(model)
     # The bounds cost several evaluations in float64: a large model gets the kinds of trouble that models meet.
-    hostile = () if not settings.hostile else None if work < SMALL_MODEL else ("large", "NaN")
+    hostile = () if least or not settings.hostile else None if work < SMALL_MODEL else ("large", "NaN")
     return verify_module(
         model, lambda given: module.run(None, given), seed=config.seed, usual=(dict(feeds),),
-        rounds=settings.random_inputs if work < SMALL_MODEL else 1, hostile=hostile,
+        rounds=0 if least else settings.random_inputs if work < SMALL_MODEL else 1, hostile=hostile,
+        step=step,
     )  # fmt: skip
 
 

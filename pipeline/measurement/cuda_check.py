@@ -69,16 +69,16 @@ def check_kernel(job: CheckJob) -> CheckResult:
         _LAST[:] = [(job.reference.task_id, read(job.reference))]
     reference = _LAST[0][1]
     chosen = _chosen(job)
-    absolute = relative = tolerance = 0.0
+    nearest = absolute = relative = tolerance = 0.0
     for number, case in enumerate(reference.cases):
         if number and time.perf_counter() - start > MORE_CASES_SECONDS:
             break
         execution = _executed(job, reference, case, chosen)
         left_out = None if execution.whole else _left_out(job, execution, chosen)
         verdict = check_outputs(execution, case.expected, case.tolerance)
-        if verdict.max_absolute >= absolute:
-            absolute, tolerance = verdict.max_absolute, verdict.tolerance
-        relative = max(relative, verdict.max_relative)
+        if verdict.share >= nearest:
+            nearest, absolute, relative = verdict.share, verdict.max_absolute, verdict.max_relative
+            tolerance = verdict.tolerance
         if not verdict.ok or left_out is not None:
             failure = Failure("wrong", f"case {number}: {verdict.reason or left_out}")
             return CheckResult(failure, absolute, relative, tolerance, time.perf_counter() - start)

@@ -74,9 +74,9 @@ class MeasureResult:
 
     samples_ns     nanoseconds of one run, every sample that was taken
     inner          runs in a row that one sample is the mean of
-    max_absolute   largest |got - want| over all cases and outputs
-    max_relative   the same over the largest magnitude of its output
-    tolerance      what was allowed in the output that came nearest to it, at the element that is farthest off
+    max_absolute   largest |got - want| of the output, in one of the cases, that came nearest to what is allowed
+    max_relative   the same over the largest magnitude of that output
+    tolerance      what was allowed of the element that is so far off
     build_seconds  of the builder; `run_seconds` of loading, checking and timing
     cache          warm: each run finds what the last one left · cold: caches are emptied before each sample
     cut            stopped after a sample or a few, which were slower than the best so far

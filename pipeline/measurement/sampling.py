@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 
 _EARLY = 3  # samples after which a slow candidate is left
+_LOOKS, _LOOK_NS = 4, 50e6  # runs that decide whether a slow first one was chance, and how long they may take in all
 _ELSEWHERE = 4.0  # times what was expected of a sample: it is not the kernel that took so long
 
 # Nanoseconds of one run: `repeats` samples, each the mean of `inner` runs in a row.
@@ -57,8 +58,9 @@ def sample(clock: Clock, policy: SamplingPolicy, best_ns: float | None) -> Sampl
     (estimate,) = clock(1, 1)
     inner = inner_runs(policy, estimate)
     if inner == 1 and best_ns is not None and estimate > policy.cut_factor * best_ns:
-        if estimate < policy.max_seconds * 1e9:  # of the first kernel of a task the system may have brought memory
-            estimate = min(estimate, *clock(1, 1))
+        # In that run the system may have brought memory, or given the processor to another program.
+        if estimate < policy.max_seconds * 1e9:
+            estimate = min(estimate, *clock(max(1, min(_LOOKS, int(_LOOK_NS / max(estimate, 1.0)))), 1))
         if estimate > policy.cut_factor * best_ns:
             return Samples((estimate,), 1, cut=True)
         inner = inner_runs(policy, estimate)

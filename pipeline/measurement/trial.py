@@ -46,10 +46,9 @@ class Trial(ABC):
             if self.failure is not None:
                 return
             verdict = compare(read(), case.expected[name], case.tolerance[name])
-            self.max_absolute = max(self.max_absolute, verdict.max_absolute)
-            self.max_relative = max(self.max_relative, verdict.max_relative)
             if verdict.share > self._nearest:
                 self._nearest, self.tolerance = verdict.share, verdict.tolerance
+                self.max_absolute, self.max_relative = verdict.max_absolute, verdict.max_relative
             if not verdict.ok:
                 self.failure = Failure("wrong", f"case {number}, output {name}: {verdict.reason}")
 

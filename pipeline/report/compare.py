@@ -7,10 +7,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from pipeline.progress import Step, untold
 from pipeline.report.peers.peer import Peer, PeerModel, Run
 
 Status = Literal["ok", "disagrees", "missing", "failed"]
@@ -71,12 +73,15 @@ def compare(
     seconds: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
+    step: Step = untold,
 ) -> Comparison:
     """Run everything on `model.feeds` with the same number of threads. Where ours is `Clocked`, only peers that are
     can be compared: the times are those of the device.
 
     tolerance  largest difference between a peer and us, by output; by default a thousandth of its largest value
     seconds    of timing for each contestant, about
+    step       is told how many turns are over, of how many, and what comes: one for each peer that is made ready, one
+               for each contestant that is timed
 
     Each round runs every contestant for a moment and then all of them in reverse order, so that a change of the
     machine's speed meets all alike. Before its timed runs each gets a pause, in which the others' threads go to sleep,
@@ -86,7 +91,8 @@ def compare(
     results: dict[str, PeerResult] = {}
     runs: dict[str, Run] = {_OURS: ours}
     on_device = isinstance(ours, Clocked)
-    for peer in peers:
+    for number, peer in enumerate(peers):
+        step(number, 2 * len(peers) + 1, f"{peer.name} is made ready")
         if (absent := peer.available()) is not None:
             results[peer.name] = PeerResult("missing", absent)
             continue
@@ -108,7 +114,7 @@ def compare(
     if on_device:
         samples = by_the_device(cast(Mapping[str, Clocked], runs), model.feeds, seconds)
     else:
-        samples = in_turns(runs, model.feeds, seconds, clock, sleep)
+        samples = in_turns(runs, model.feeds, seconds, clock, sleep, partial(_timed, step, len(peers)))
     for name, found in results.items():
         if name in samples:
             taken = _of_all(samples[name])
@@ -155,12 +161,15 @@ def in_turns(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
+    spend: Callable[[float], None] = lambda share: None,
 ) -> dict[str, Rounds]:
-    """Milliseconds of every run of each round, by contestant; seconds: for each of them, about. How, says `compare`."""
+    """Milliseconds of every run of each round, by contestant; seconds: for each of them, about. How, says `compare`.
+    spend: is told before each round which share of the time is over."""
     taken: dict[str, Rounds] = {name: [] for name in runs}
     counts = {name: _runs_in_a_block(run, feeds, clock) for name, run in runs.items()}
     spent, rounds = 0.0, 0
     while rounds < _FEWEST_ROUNDS or spent < seconds * len(runs):
+        spend(min(1.0, spent / (seconds * len(runs))) if seconds > 0 else 1.0)
         start = clock()
         for found in taken.values():
             found.append([])
@@ -176,6 +185,10 @@ def in_turns(
         spent += clock() - start
         rounds += 1
     return taken
+
+
+def _timed(step: Step, peers: int, share: float) -> None:
+    step(peers + int(share * (peers + 1)), 2 * peers + 1, "all are timed in turns")
 
 
 def _of_all(rounds: Rounds) -> list[float]:

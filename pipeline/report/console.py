@@ -42,6 +42,7 @@ class Progress:
         self._clock, self._unit = clock, unit
         self._start = self._drawn = clock()
         self._done, self._text, self._shown, self._width = 0, "", False, 0
+        self._steps = False
 
     def update(
         self, done: int, *, best_ms: float | None = None, untuned_ms: float | None = None, task: str = ""
@@ -60,6 +61,11 @@ class Progress:
             self._drawn = now
             self._draw()
 
+    def step(self, done: int, count: int, name: str) -> None:
+        """So many of so many have ended, and the one of this name begins."""
+        self._trials, self._steps = count, True
+        self.update(done, task=name[:40])
+
     def message(self, text: str) -> None:
         """A line of its own, above the bar."""
         self.erase()
@@ -68,7 +74,10 @@ class Progress:
             self._draw()
 
     def close(self) -> None:
-        """The last state stays on the screen."""
+        """The last state of a search stays on the screen; of steps nothing does, as what they came to is told."""
+        if self._steps:
+            self.erase()
+            self._shown = False
         if self._shown:
             self._draw()
             if self._terminal:
@@ -131,7 +140,7 @@ class Progress:
 
 def duration(seconds: float) -> str:
     """In the unit that suits: 812 us, 4.26 ms, 9.4 s, 3 min 05 s, 2 h 10 min."""
-    if seconds < 0:
+    if seconds <= 0:
         return "0 s"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"

@@ -21,6 +21,7 @@ from pipeline.measurement.failure import Failure
 from pipeline.measurement.host import akin, memory_of_host
 from pipeline.measurement.protocol import Builder, Built, MeasureRequest, MeasureResult, Reference, Runner
 from pipeline.measurement.sampling import typical
+from pipeline.progress import Step, untold
 from pipeline.schedule.sketch import Sketch
 from pipeline.schedule.trace import to_json
 from pipeline.search.candidates import Candidate, History, Observation, SketchSpace
@@ -236,9 +237,11 @@ class Tuner:
     def _sum(self, seconds: Sequence[float]) -> float:
         return sum(state.weight * one for state, one in zip(self.states, seconds, strict=True))
 
-    def finish(self) -> None:
-        """Measures the fastest few of each task again, in turns, so that one lucky sample decides nothing."""
-        for state in self.states:
+    def finish(self, step: Step = untold) -> None:
+        """Measures the fastest few of each task again, in turns, so that one lucky sample decides nothing. step: is
+        told before each task how many are done, of how many, and its name."""
+        for number, state in enumerate(self.states):
+            step(number, len(self.states), state.task.name)
             if self.interrupted or self._budget.finalists < 2 or not self._would_matter(state, CLOSE * state.best):
                 continue
             try:

@@ -30,7 +30,8 @@ class Record:
     samples     every measured time, in nanoseconds
     inner       calls that each sample is the mean of
     latency_ns  what stands for the samples (`measurement.sampling.typical`); None where it failed
-    max_error   largest |got - want|, and `tolerance` is what was allowed there; None where nothing was compared
+    max_error   largest |got - want| of the output that came nearest to what is allowed, and `tolerance` is what was
+                allowed there; None where nothing was compared
     seed        of the search that proposed it
     created     in UTC
     """

@@ -12,6 +12,7 @@ from typing import Protocol
 from pipeline.errors import PipelineError, UserError
 from pipeline.ir.graph import Graph, Input
 from pipeline.ir.target import Target
+from pipeline.progress import Step, untold
 from pipeline.schedule.rule import Rule
 from pipeline.schedule.sketch import Sketch
 from pipeline.space.generate import MOST, generate
@@ -97,7 +98,7 @@ class Outcome:
 
 def look_for_alternatives(
     graph: Graph, parts: Partition, target: Target, rules: Sequence[Rule], effort: Effort, search: Search, notes: Notes,
-    report: Callable[[int, int, str], None] = lambda done, count, name: None,
+    step: Step = untold,
 ) -> Outcome:  # fmt: skip
     """Searches the subprograms that promise most beside what is found, until the time or the number is reached.
 
@@ -113,7 +114,7 @@ def look_for_alternatives(
     try:
         while waiting:
             one = waiting.pop(0)
-            report(count - len(waiting), count, one.task.name)
+            step(count - len(waiting), count, one.task.name)
             left = effort.seconds - spent
             share = max(SHARE, 1 / (1 + len(waiting)))
             ready = sum(1 for alternative in found if alternative.sketches)

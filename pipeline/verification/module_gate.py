@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.ir.graph import DType, Graph
+from pipeline.progress import Step, untold
 from pipeline.verification.hostile import Feeds, hostile_feeds, random_feeds
 from pipeline.verification.rounding import format_of
 from pipeline.verification.tolerance import Reference, evaluate_with_bound
@@ -70,6 +71,7 @@ def verify_module(
     rounds: int = 2,
     hostile: Sequence[str] | None = None,
     usual: Sequence[Feeds] = (),
+    step: Step = untold,
 ) -> Report:
     """Runs the module and judges all its outputs.
 
@@ -77,12 +79,16 @@ def verify_module(
     rounds   sets of random feeds
     usual    sets of feeds as users have them, which count as random ones
     hostile  which of `HOSTILE_KINDS` to feed too, what careless programs get wrong; None is all of them, () is none
+    step     is told before each set of feeds how many have been judged, of how many, and its name
     """
     rng = np.random.default_rng(seed)
     sets: list[tuple[str, Feeds]] = [(f"random usual {i}", dict(feeds)) for i, feeds in enumerate(usual)]
     sets += [(f"random {i}", random_feeds(graph, rng)) for i in range(rounds)]
     sets += hostile_feeds(graph, rng, hostile)
-    cases = tuple(case for name, feeds in sets for case in judge(graph, run, name, feeds))
+    cases: tuple[Case, ...] = ()
+    for number, (name, feeds) in enumerate(sets):
+        step(number, len(sets), name)
+        cases = (*cases, *judge(graph, run, name, feeds))
     # The error that is reported is that of ordinary feeds: an error of 1e20 at 1e30 says nothing to a reader.
     ordinary = [case for case in cases if case.feeds.startswith("random")] or list(cases)
     silent = [name for name, _ in graph.outputs if not _telling(name, ordinary)]

@@ -224,3 +224,12 @@ def test_a_peer_on_a_device_that_disagrees_is_flagged():
     odd = OnDevice(0.5, world, "odd", lambda x: 2 * x + 1)
     found = compare(OnDevice(0.5, world, "ours"), [Planted("odd", odd)], model(), 1, seconds=0.1)
     assert found.peers["odd"].status == "disagrees" and found.peers["odd"].ratio == 1.0
+
+
+def test_it_is_told_what_comes_next():
+    world, told = World(), []
+    peers = [Planted("a", world.runner("a", 0.010)), Planted("b", world.runner("b", 0.010))]
+    held(world, peers, step=lambda *one: told.append(one))
+    assert told[:3] == [(0, 5, "a is made ready"), (1, 5, "b is made ready"), (2, 5, "all are timed in turns")]
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+    assert all(done < 5 for done, _, _ in told)

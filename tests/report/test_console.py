@@ -226,3 +226,23 @@ def test_figures_of_a_gpu_that_nobody_measured_are_said_to_be_its_makers():
     said = "\n".join(summary_lines(made))
     assert "multiprocessors, by its maker" in said and "measured" not in said
     assert "1.5 ms predicted" in said
+
+
+def test_steps_tell_how_many_there_are() -> None:
+    bar, stream, clock = progress(False, unit="turns")
+    bar.step(0, 4, "torch is made ready")
+    clock.now += 20
+    bar.step(2, 4, "all are timed in turns")
+    assert stream.getvalue().splitlines() == [
+        "  0%  0/4 turns, torch is made ready, 0 s",
+        " 50%  2/4 turns, all are timed in turns, 20 s, 20 s left",
+    ]
+    bar.close()
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_steps_leave_nothing_on_a_terminal() -> None:
+    bar, stream, _ = progress(True, unit="turns")
+    with bar:
+        bar.step(0, 4, "torch is made ready")
+    assert stream.getvalue().endswith("\r") and "\n" not in stream.getvalue()

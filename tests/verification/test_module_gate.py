@@ -158,3 +158,10 @@ def test_an_output_of_which_the_analysis_can_say_nothing_must_agree_plainly() ->
     report = verify_module(graph, run, seed=1)
     assert not report.verified
     assert {case.output for case in report.failures} == {"steps"}
+
+
+def test_it_is_told_which_feeds_come_next() -> None:
+    graph = softmax_graph()
+    told: list[tuple[int, int, str]] = []
+    report = verify_module(graph, honest(graph), rounds=1, hostile=("NaN",), step=lambda *one: told.append(one))
+    assert told == [(0, 2, "random 0"), (1, 2, report.cases[-1].feeds)]

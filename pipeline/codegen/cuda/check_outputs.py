@@ -17,14 +17,16 @@ class ExecutionVerdict:
     """Whether a kernel did right, as far as it was run.
 
     checked       elements of outputs that were compared, of `elements` there are
-    max_absolute  largest error of one; `max_relative` over the largest magnitude of its output
-    tolerance     what was allowed in the output that came nearest to it
+    share         largest error of an element over what was allowed of it
+    max_absolute  largest error in the output with that element; `max_relative` over the largest magnitude of it
+    tolerance     what was allowed of the element that is so far off
     reason        what is wrong; empty when all is right
     """
 
     ok: bool
     checked: int
     elements: int
+    share: float
     max_absolute: float
     max_relative: float
     tolerance: float
@@ -62,9 +64,9 @@ def check_outputs(
         reasons += [f"output {name}: {reason}" for reason in _coverage(mask, execution.whole, edges)]
         verdict = compare(got[mask], want[mask], bound[mask])
         checked += int(mask.sum())
-        absolute, relative = max(absolute, verdict.max_absolute), max(relative, verdict.max_relative)
         if verdict.share > nearest:
             nearest, allowed = verdict.share, verdict.tolerance
+            absolute, relative = verdict.max_absolute, verdict.max_relative
         if not verdict.ok:
             place = [int(i) for i in np.argwhere(mask)[verdict.worst[0]]] if verdict.worst else []
             reasons.append(
@@ -73,7 +75,9 @@ def check_outputs(
     elements = sum(array.size for array in execution.outputs.values())
     if elements and not checked:
         reasons.append("no element of any output was written")
-    return ExecutionVerdict(not reasons, checked, elements, absolute, relative, allowed, "; ".join(reasons))
+    return ExecutionVerdict(
+        not reasons, checked, elements, max(nearest, 0.0), absolute, relative, allowed, "; ".join(reasons)
+    )
 
 
 def _coverage(mask: np.ndarray, whole: bool, edges: bool) -> list[str]:

@@ -31,7 +31,12 @@ class NodeArg:
 
 def admitted(name: str, value: Any, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """What is not at once an array as the model wants it: copied where that changes no value, else refused."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:  # a ragged list, say
+        raise UserError(
+            "the input is no array", where=name, why=str(error), todo=f"Give an array of {dtype}"
+        ) from error
     if array.dtype != dtype and array.dtype.newbyteorder("=") != dtype:
         raise UserError(
             "the input has the wrong dtype",

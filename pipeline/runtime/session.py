@@ -292,7 +292,7 @@ class Session:
         for index, name, shape, dtype in self._inputs:
             try:
                 array = feeds[name]
-            except (KeyError, TypeError):
+            except (LookupError, TypeError):
                 self._refuse_names(feeds)
             if (
                 type(array) is not np.ndarray
@@ -329,6 +329,9 @@ class Session:
         if isinstance(names, str):
             names = [names]
         if not isinstance(names, Iterable):
+            raise no_names(names)
+        names = list(names)  # an iterator gives them once
+        if not all(isinstance(name, str) for name in names):
             raise no_names(names)
         unknown = [name for name in names if name not in self._positions]
         if unknown:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Gt, Le
 from catboost import CatBoostRegressor
 from numpy.typing import NDArray
 
@@ -25,7 +26,10 @@ class CatboostCost:
     measured, a model of these alone and one of all tasks rank the rest alike (rank correlation 0.74 and 0.75).
     """
 
-    def __init__(self, seed: int = 0, iterations: int = 120, depth: int = 4, learning_rate: float = 0.12) -> None:
+    def __init__(
+        self, seed: int = 0, iterations: Annotated[int, Gt(0)] = 120, depth: Annotated[int, Gt(0), Le(16)] = 4,
+        learning_rate: Annotated[float, Gt(0), Le(1)] = 0.12,
+    ) -> None:  # fmt: skip
         self._settings: dict[str, Any] = {
             "iterations": iterations, "depth": depth, "learning_rate": learning_rate, "random_seed": seed % (2**31),
             "loss_function": "RMSE", "verbose": False, "allow_writing_files": False, "thread_count": 1,

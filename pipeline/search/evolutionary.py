@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from pipeline.schedule.space import ParameterSpace
@@ -14,6 +16,7 @@ from pipeline.search.candidates import Candidate, History, SketchSpace
 from pipeline.search.cost_model import CostModel
 
 Ranked = tuple[float, int, tuple[int, ...]]  # predicted seconds, number of the sketch, and row
+Share = Annotated[float, Ge(0), Le(1)]
 RIVAL = 2.0  # as long as it takes, at most, what the best of another sketch comes close to
 
 
@@ -27,12 +30,12 @@ class Evolutionary:
     choice       so many of each sketch for each of a batch are looked at to find some that are not alike
     """
 
-    generations: int = 4
-    elite: float = 0.25
-    crossover: float = 0.3
-    explore: float = 0.1
-    measured: int = 16
-    choice: int = 8
+    generations: Annotated[int, Ge(0)] = 4
+    elite: Share = 0.25
+    crossover: Share = 0.3
+    explore: Share = 0.1
+    measured: Annotated[int, Ge(0)] = 16
+    choice: Annotated[int, Gt(0)] = 8
 
     def propose(
         self, history: History, cost: CostModel, count: int, pool: int, rng: np.random.Generator

@@ -264,12 +264,18 @@ class Tuner:
         return None
 
     def ensure(self) -> None:
-        """Every task without a working kernel gets its first candidates measured, whatever the budget says."""
+        """Every task without a working kernel gets its first candidates measured, whatever the budget says, and after a
+        first interrupt, too."""
         for number, state in enumerate(self.states):
             attempts = 4 if state.optional else 0
             while state.history.best() is None and attempts < 4 and not state.exhausted:
                 attempts += 1
-                self._batch(number, count=4)
+                try:
+                    self._batch(number, count=4)
+                except KeyboardInterrupt:
+                    if self.interrupted:
+                        raise
+                    self.interrupted = True
 
     # ------------------------------------------------------------------ one batch
 

@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.ir.evaluate_scalar import apply_scalar
 from pipeline.ir.graph import DType
 from pipeline.ir.graph_types import HALVES
-from pipeline.verification.rounding import BASIC_ULPS, MATH_ULPS, format_of
+from pipeline.verification.rounding import BASIC_ULPS, MATH_ULPS, Format, format_of
 
 Array = np.ndarray
 Error = Array | None
@@ -47,6 +47,8 @@ def _added(fn: str, values: Sequence[Array], result: Array, dtype: DType) -> Err
     if kind is None:
         return None
     size = np.abs(result)
+    if fn in ("max", "min"):
+        return either_zero(values[0], values[1], result, kind)
     if fn in _UNROUNDED:
         narrows = fn == "cast" and values[0].dtype != np.bool_
         # a cast from float64 may come from a value of the same dtype; then the bound is an ulp too large
@@ -57,6 +59,16 @@ def _added(fn: str, values: Sequence[Array], result: Array, dtype: DType) -> Err
         return 2 * BASIC_ULPS * kind.unit * size + kind.subnormal
     # Results below the smallest normal number may be flushed to zero by a mathematical function.
     return 2 * MATH_ULPS * kind.unit * size + kind.normal
+
+
+def either_zero(one: Array, other: Array, result: Array, kind: Format) -> Error:
+    """Of the extremum of two zeros of different signs, the sign is left open, which 1 / x would tell: IEEE 754 does so
+    for maxNum, and so do NumPy, processors and other runtimes. Then the bound is above that of an exact sum of zeros.
+    """
+    if result.all():
+        return None
+    open_ = (one == 0) & (other == 0) & (np.signbit(one) != np.signbit(other))
+    return np.where(np.broadcast_to(open_, result.shape), 2 * kind.subnormal, 0.0) if open_.any() else None
 
 
 def _passed(fn: str, values: Sequence[Array], errors: Sequence[Error], result: Array, dtype: DType) -> Array:

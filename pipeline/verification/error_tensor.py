@@ -15,7 +15,7 @@ from pipeline.ir.evaluate import evaluate_node
 from pipeline.ir.evaluate_product import contract, magnitudes
 from pipeline.ir.graph import TensorType
 from pipeline.ir.graph_types import dtype_name
-from pipeline.verification.error_scalar import Array, Error, both, scalar_error
+from pipeline.verification.error_scalar import Array, Error, both, either_zero, scalar_error
 from pipeline.verification.rounding import accumulator, format_of, sum_factor
 
 # Elements of one operation that are looked at together: what is made of them on the way stays in caches. Fresh memory
@@ -23,6 +23,7 @@ from pipeline.verification.rounding import accumulator, format_of, sum_factor
 PIECE = 1 << 13
 Piece = tuple[slice | EllipsisType, ...]
 LEAST_SQUARED = 1e-16  # numbers from here on have squares well inside float32's normal range
+POLES = {"reciprocal": 0, "div": 1, "rsqrt": 0, "log": 0, "pow": 0}  # the operand whose zeros become infinities
 NEAR_THE_END = 8.0  # units of roundoff beyond the largest number that still count as that number
 
 
@@ -43,7 +44,7 @@ def node_error(op: g.Op, values: Sequence[Array], errors: Sequence[Error], resul
 
 def _settled(op: g.Op, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
     error = _rule(op, values, errors, result, type_)
-    return None if error is None else _settle(op, error, errors, result, type_)
+    return None if error is None else _settle(op, error, values, errors, result, type_)
 
 
 def _of_elements(
@@ -62,16 +63,16 @@ def _of_elements(
 
 
 def _by_pieces(shape: tuple[int, ...], make: Callable[[Piece], Error]) -> Error:
-    """What `make` gives for each piece, together. Whether that is None must not depend on the piece."""
+    """What `make` gives for each piece, together; None stands for zeros."""
     if math.prod(shape) <= PIECE:
         return make((...,))
     made: Error = None
     for piece in _pieces(shape):
         error = make(piece)
         if error is None:
-            return None
+            continue
         if made is None:
-            made = np.empty(shape, error.dtype)
+            made = np.zeros(shape, error.dtype)
         made[piece] = error
     return made
 
@@ -88,7 +89,9 @@ def _pieces(shape: tuple[int, ...]) -> Iterator[Piece]:
         yield (slice(first, first + step),)
 
 
-def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type_: TensorType) -> Error:
+def _settle(
+    op: g.Op, error: Array, values: Sequence[Array], errors: Sequence[Error], result: Array, type_: TensorType
+) -> Error:
     kind = format_of(type_.dtype)
     if result.dtype.kind != "f":
         return np.broadcast_to(error, result.shape)
@@ -99,6 +102,10 @@ def _settle(op: g.Op, error: Array, errors: Sequence[Error], result: Array, type
             if operand is not None:
                 wild = np.isinf(operand)
                 unknown = unknown | (wild if isinstance(op, g.Elementwise) else bool(wild.any()))
+        if isinstance(op, g.Elementwise) and kind is not None and (at := POLES.get(op.fn)) is not None:
+            off = errors[at]
+            if off is not None:  # which infinity, and whether it is one, depends on what a zero was rounded from
+                unknown = unknown | ((values[at] == 0) & (off > kind.subnormal))
     lost = np.broadcast_to(unknown, result.shape)
 
     def settled(piece: Piece) -> Array:
@@ -239,10 +246,19 @@ def _combined(
     terms = _terms(op, x)
     match op.kind:
         case "max" | "min":
+            own = None
+            if not result.all():  # zeros of either sign among what is reduced
+                highest = replace(op, kind="max")
+                plus, minus = (
+                    evaluate_node(highest, [((x == 0) & (np.signbit(x) == negative)).astype(np.float64)], double)
+                    for negative in (False, True)
+                )
+                own = either_zero(np.where(plus > 0, 0.0, 1.0), np.where(minus > 0, -0.0, 1.0), result, kind)
             if error is None:
-                return None
+                return own
             low, high = (evaluate_node(op, [x + sign * error], double) for sign in (-1, 1))
-            return np.maximum(np.abs(high - result), np.abs(result - low))
+            passed = np.maximum(np.abs(high - result), np.abs(result - low))
+            return passed if own is None else np.maximum(passed, own)
         case "sum":
             size = evaluate_node(op, [np.abs(x)], double)
             work = accumulator(type_.dtype)

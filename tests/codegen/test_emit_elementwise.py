@@ -141,3 +141,20 @@ def test_a_cast_to_a_half_rounds_where_nothing_is_stored_too(source: DType, half
         row = space.draw(1, np.random.default_rng(0))[0]
         (got,) = run_program(sketch.candidate(space.values(row)), argument_feeds({"x": given}), native()).values()
         np.testing.assert_array_equal(got, want)
+
+
+def extrema_and_signs() -> tuple[Graph, dict[str, np.ndarray]]:
+    """The extrema with numbers that are known, and the sign of a zero made visible, on the edges of float32."""
+    b = GraphBuilder()
+    feed = in_rows(values("float32", np.random.default_rng(0)))
+    x = b.input("x", feed.shape, "float32")
+    outputs = [("sign", b.elementwise("reciprocal", b.elementwise("sign", x)))]
+    for number in (0.0, -0.0, 1.5, np.inf, -np.inf, np.nan):
+        known = b.constant(np.float32(number))
+        outputs += [(f"{fn}_{number}", b.elementwise(fn, x, known)) for fn in ("max", "min")]
+        outputs += [(f"{fn}_of_{number}", b.elementwise(fn, known, x)) for fn in ("max", "min")]
+    return b.finish(outputs), {"x": feed}
+
+
+def test_extrema_with_numbers_that_are_known_and_the_sign_of_either_zero() -> None:
+    assert_compiled(*extrema_and_signs())

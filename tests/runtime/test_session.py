@@ -115,9 +115,18 @@ REFUSED = {
     "a list": ({"a": [0.0] * 64, "b": feeds()["b"]}, None, "wrong dtype"),
     "an unknown output": (feeds(), ["x"], "x: the model has no such output.*y"),
     "a number of an output": (feeds(), 5, "outputs are no list of names. int was given"),
+    "a list of names in a list": (feeds(), [["y"]], "outputs are no list of names"),
+    "a name in bytes": (feeds(), b"y", "outputs are no list of names"),
+    "a ragged list": ({"a": [[1.0], [1.0, 2.0]], "b": feeds()["b"]}, None, "a: the input is no array"),
+    "an array of feeds": (np.zeros((2, 64), np.float32), None, "feeds are no mapping"),
     "nothing": (None, None, "feeds are no mapping"),
     "no mapping": ([feeds()["a"], feeds()["b"]], None, "feeds are no mapping"),
 }
+
+
+def test_names_may_be_given_one_by_one(add: Session) -> None:
+    (got,) = add.run(iter(["y"]), feeds())
+    np.testing.assert_array_equal(got, feeds()["a"] + feeds()["b"])
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -357,6 +357,19 @@ def test_an_interrupt_ends_the_search_with_the_best_so_far(batch: int, store: St
     assert all(made.chosen(state) is not None for state in made.states), "each task has a kernel all the same"
 
 
+def test_an_interrupt_while_tasks_get_their_first_kernel_leaves_none_without(store: Store) -> None:
+    """The budget was smaller than the number of tasks. A second interrupt ends it."""
+    made, _, runner = tuner(small.two_tasks(), Random(), Roofline(), store=store, failing=0, trials=0)
+    made._runner = Interrupting(runner, 1)  # type: ignore[assignment]
+    run(made)
+    assert made.interrupted and all(made.chosen(state) is not None for state in made.states)
+    made, _, runner = tuner(small.two_tasks(), Random(), Roofline(), failing=0, trials=0)
+    made._runner = Interrupting(runner, 1)  # type: ignore[assignment]
+    made.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        made.ensure()
+
+
 def test_the_streams_of_chance_differ_by_name_and_by_seed() -> None:
     drawn = {tuple(stream(seed, name).integers(1 << 30, size=4)) for seed in (0, 1) for name in ("a", "b")}
     assert len(drawn) == 4

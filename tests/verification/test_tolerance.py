@@ -429,3 +429,53 @@ def test_a_fault_is_found_in_whichever_piece_it_is(
         monkeypatch.setattr(verdict_module, "_PIECE", most)
         assert compare(got, want, bound) == whole
         assert compare(want, want, bound).ok
+
+
+def zeros_made_visible(kind: str) -> Graph:
+    b = GraphBuilder()
+    x = b.input("x", (3, 4), "float32")
+    match kind:
+        case "relu":
+            made = b.elementwise("max", x, b.constant(np.float32(0)))
+        case "reduce":
+            made = b.reduce("max", x, (1,))
+        case _:
+            made = b.elementwise("sign", b.elementwise("min", x, b.constant(np.float32(0))))
+    return b.finish([("y", b.elementwise("reciprocal", made))])
+
+
+@pytest.mark.parametrize("kind", ["relu", "reduce", "sign"])
+def test_either_zero_is_right_where_an_extremum_may_give_both(kind: str) -> None:
+    """Its sign is left to the processor, and 1 / x makes infinities of it. All else is asked for as ever."""
+    x = np.array([[-0.0, 0.0, -0.0, 0.0], [1, -2, 1, 1], [-3, -3, -4, -3]], np.float32)
+    graph = zeros_made_visible(kind)
+    got = native(graph, {"x": x})["y"]
+    reference = evaluate_with_bound(graph, {"x": x})["y"]
+    assert compare(got, reference).ok
+    open_ = np.isinf(reference.bound)
+    assert open_.any() and compare(np.where(open_, -got, got), reference).ok
+    assert not compare(-got, reference).ok, "where the sign is not left open it is still asked for"
+
+
+def test_the_sign_of_a_zero_that_is_given_is_asked_for() -> None:
+    b = GraphBuilder()
+    graph = b.finish([("y", b.elementwise("reciprocal", b.input("x", (2,), "float32")))])
+    feeds = {"x": np.array([-0.0, 0.0], np.float32)}
+    reference = evaluate_with_bound(graph, feeds)["y"]
+    assert compare(np.array([-np.inf, np.inf], np.float32), reference).ok
+    assert not compare(np.array([np.inf, np.inf], np.float32), reference).ok
+
+
+def test_a_few_zeros_of_either_sign_in_a_large_array() -> None:
+    """Errors are worked out piece by piece, and most pieces have none."""
+    graph_ = GraphBuilder()
+    x = graph_.input("x", (4, 1 << 17), "float32")
+    made = graph_.elementwise("reciprocal", graph_.elementwise("max", x, graph_.constant(np.float32(0))))
+    graph = graph_.finish([("y", made)])
+    feed = np.ones((4, 1 << 17), np.float32)
+    feed[2, 5] = -0.0
+    reference = evaluate_with_bound(graph, {"x": feed})["y"]
+    got = native(graph, {"x": feed})["y"]
+    got[2, 5] *= -1
+    assert compare(got, reference).ok
+    assert np.argwhere(np.isinf(reference.bound)).tolist() == [[2, 5]]

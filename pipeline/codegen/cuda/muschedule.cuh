@@ -146,12 +146,12 @@ template <> MS_FN float smaller<float>(float x, float y) {
 }
 #endif
 
-// Floating point. max and min hand NaN on
+// Floating point. max and min hand NaN on; the sign of either zero is 0
 
 #define MS_FLOATS(F, S)                                                                             \
     MS_FN F neg(F x) { return -x; }                                                                 \
     MS_FN F abs(F x) { return ::fabs##S(x); }                                                       \
-    MS_FN F sign(F x) { return x > F(0) ? F(1) : x < F(0) ? F(-1) : x; }                            \
+    MS_FN F sign(F x) { return x > F(0) ? F(1) : x < F(0) ? F(-1) : x + F(0); }                     \
     MS_FN F max(F x, F y) { return larger(x, y); }                                                  \
     MS_FN F min(F x, F y) { return smaller(x, y); }                                                 \
     MS_FN F exp(F x) { return ::exp##S(x); }                                                        \

@@ -74,7 +74,8 @@ def _float(b: IrBuilder, library: MathFunctions, fn: str, args: tuple[Value, ...
             return b.intrinsic(ROUND[fn], a)
         case "sign":
             zero = literal(0.0, a.type)
-            up = b.select(b.compare("fcmp ogt", a, zero), literal(1.0, a.type), a)  # ±0 and NaN stay
+            still = b.binary("fadd", a, zero)  # NaN, and 0 without its sign
+            up = b.select(b.compare("fcmp ogt", a, zero), literal(1.0, a.type), still)
             return b.select(b.compare("fcmp olt", a, zero), literal(-1.0, a.type), up)
         case "isnan":
             return b.compare("fcmp uno", a, a)
@@ -103,7 +104,7 @@ def extremum(b: IrBuilder, fn: str, x: Value, y: Value) -> Value:
     """max or min that hands NaN on, with one instruction where an operand is a number that is known."""
     if y.literal and not x.literal:
         x, y = y, x
-    if x.literal:
+    if x.literal and not x.nan:
         # x86 gives the second operand where either is NaN: with a constant first that is already right
         better = "fcmp ogt" if fn == "max" else "fcmp olt"
         return b.select(b.compare(better, x, y), x, y)

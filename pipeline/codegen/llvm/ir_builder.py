@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 
@@ -30,6 +31,14 @@ class Value:
     @property
     def literal(self) -> bool:
         return not self.name.startswith("%")
+
+    @property
+    def nan(self) -> bool:
+        """Whether it is a literal that is not a number."""
+        if not self.literal or self.type not in ("float", "double") or not self.name.startswith("0x"):
+            return False
+        (exact,) = struct.unpack(">d", bytes.fromhex(self.name[2:]))
+        return math.isnan(exact)
 
     def __str__(self) -> str:
         """The operand without its type; a literal in several lanes is a splat."""

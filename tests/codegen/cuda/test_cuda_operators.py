@@ -16,7 +16,7 @@ from pipeline.space.lower import lower
 from pipeline.space.partition import partition
 from tests.codegen.cuda.gpu_runs import Binding, bound, run_on_host
 from tests.codegen.kernel_runs import argument_feeds, assert_right
-from tests.codegen.test_emit_elementwise import functions, in_rows, values
+from tests.codegen.test_emit_elementwise import extrema_and_signs, functions, in_rows, values
 from tests.codegen.test_emit_operators import Make, data, indices, updates, x_of
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="there is no C++ compiler")
@@ -38,6 +38,10 @@ def test_functions_of_two_operands_are_right_at_the_edges_of_their_dtype(dtype: 
     flat = values(dtype, np.random.default_rng(1), 4)
     left, right = (in_rows(side.reshape(-1)) for side in np.meshgrid(flat, flat))
     assert_computed(*functions(BINARY, dtype, [np.ascontiguousarray(left), np.ascontiguousarray(right)]), "vectors")
+
+
+def test_extrema_with_numbers_that_are_known_and_the_sign_of_either_zero() -> None:
+    assert_computed(*extrema_and_signs(), "vectors")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -223,7 +223,7 @@ def test_the_comparison_of_modules_is_shown_where_progress_is(
     called_as_if(monkeypatch, [(2.0, 1.0)])
     here(*NORMALISED, *FEW, f"report.progress={'true' if shown else 'false'}")
     said = capsys.readouterr().err
-    assert ("  0%  0/1 modules compared" in said) is ("0/5 sets of inputs" in said) is shown
+    assert ("  0%  0/1 modules compared" in said) is (" sets of inputs, random" in said) is shown
 
 
 def test_an_interrupt_while_modules_are_compared_leaves_the_one_of_the_fastest_kernels(

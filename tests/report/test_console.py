@@ -43,7 +43,7 @@ def test_a_terminal_gets_one_line_with_the_time_left_and_the_best():
 def test_one_is_a_singular(done, said):
     bar, stream, _ = progress(False, unit="subprograms")
     bar.update(done, task="of 3")
-    assert stream.getvalue() == f"{said}, of 3, 0 us\n"
+    assert stream.getvalue() == f"{said}, of 3, 0 s\n"
 
 
 def test_one_trial_and_one_core_are_singulars():
@@ -128,7 +128,7 @@ def test_the_time_left_is_that_of_the_budget_that_ends_first(budget, done, now, 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 us"), (8.12e-4, "812 us"), (4.264e-3, "4.26 ms"), (0.9999, "1 s"), (9.44, "9.44 s"), (59.97, "1 min 00 s"),
+    [(0, "0 s"), (8.12e-4, "812 us"), (4.264e-3, "4.26 ms"), (0.9999, "1 s"), (9.44, "9.44 s"), (59.97, "1 min 00 s"),
      (185, "3 min 05 s"), (7800, "2 h 10 min"), (-1, "0 s")],
 )  # fmt: skip
 def test_durations_are_in_the_unit_that_suits(seconds, text):

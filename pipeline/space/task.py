@@ -64,13 +64,18 @@ def roofline_seconds(graph: Graph, target: Target) -> float:
 def waits_for_weights(task: Task, target: Target) -> bool:
     """Does memory set the pace of a task on a CPU, by what is known at compile time and no cache of a core holds? In a
     model it is not in the larger caches either, as other weights were read since."""
-    known = [
-        n for n, node in enumerate(task.graph.nodes) if isinstance(node.op, Input) and node.op.name in task.constants
-    ]
-    size = sum(bytes_read(task.graph, number) for number in known)
+    size = weight_bytes(task)
     if target.kind != "cpu" or size <= target.core_cache:
         return False
     return size / (target.bandwidth_gbs * 1e9) > PACE * arithmetic_seconds(task.graph, target)
+
+
+def weight_bytes(task: Task) -> int:
+    """Of what a task reads, that which is known at compile time."""
+    known = [
+        n for n, node in enumerate(task.graph.nodes) if isinstance(node.op, Input) and node.op.name in task.constants
+    ]
+    return sum(bytes_read(task.graph, number) for number in known)
 
 
 def arithmetic_seconds(graph: Graph, target: Target) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.search.contest import LESS, MORE, contest
+from pipeline.search.contest import LESS, MORE, MORE_WEIGHTS, contest
 from pipeline.space.generate import generate
 from pipeline.space.lower import lower
 from pipeline.space.partition import partition
@@ -137,6 +137,18 @@ def test_the_other_choice_is_near_where_a_little_would_lead_to_it(
     made = entered(fused())
     for number, one in enumerate((0.4, 0.3, seconds)):
         measure(made, number, one)
+    assert made.near() == near
+
+
+@pytest.mark.parametrize(("seconds", "near"), [(0.6, []), (0.62, [(2, MORE_WEIGHTS)]), (0.75, [])])
+def test_what_is_used_and_reads_weights_is_near_for_longer(
+    seconds: float, near: list[tuple[int, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights come from memory in a module, and maybe twice."""
+    made = entered(fused())
+    for number, one in enumerate((0.4, 0.3, seconds)):
+        measure(made, number, one)
+    monkeypatch.setattr("pipeline.search.contest.weight_bytes", lambda task: TARGET.core_cache + 1)
     assert made.near() == near
 
 

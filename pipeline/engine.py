@@ -123,7 +123,7 @@ class Run:
                 ask = partial(vote, peer_model, module.run(None, feeds))
                 _after_interrupts(tuner, ask, lambda: None, "other runtimes are not asked", again=True)
             time_it = partial(machine.latency, module, feeds, tuner.total, self.folder)
-            latency = _after_interrupts(tuner, time_it, time_it, "the module is timed, and nothing more is done")
+            latency = _after_interrupts(tuner, time_it, time_it, "the module is timed once more")
         summary = run_summary(Finished(
             described, self.config.seed, machine.predicted, machine.unchecked, model, tuner, both,
             outcome if self.config.superopt.enabled else None, verification, latency,

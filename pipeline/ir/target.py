@@ -125,6 +125,11 @@ class Target:
         """Bytes that a core keeps in caches of its own; a guess where the system tells nothing of its second one."""
         return self.cache(2) or 1 << 20
 
+    @property
+    def last_cache(self) -> int:
+        """Bytes that all cores together keep in caches."""
+        return self.cores * (self.cache(3) or self.core_cache)
+
     def cache(self, level: int) -> int:
         """Bytes of the cache of that level that one core can count on; 0 where there is none."""
         for cache in self.caches:

@@ -29,7 +29,7 @@ from pipeline.search.cost_model import CostModel
 from pipeline.search.strategy import Strategy
 from pipeline.search.task_scheduler import Progress, choose
 from pipeline.space.lower import argument_name
-from pipeline.space.task import Task, roofline_seconds, waits_for_weights
+from pipeline.space.task import Task, roofline_seconds, waits_for_weights, weight_bytes
 from pipeline.store.record import Record, candidate_key
 from pipeline.store.store import Store
 
@@ -43,8 +43,9 @@ REFERENCE_BYTES = min(max(memory_of_host() // 16, 1 << 28), 3 << 29)
 BUILT, RUNS = 0.1, 30.0
 FEWEST = 8  # candidates of a batch, where time is short
 NEAR = 1.25  # of the best time: candidates of which the caches may decide which one is faster
-LEAD = 0.93  # of the time with empty caches of the one that is the fastest with full ones, at most
+LEAD = 0.95  # of the time with empty caches of the one that is the fastest with full ones, at most
 KEPT = 6  # built kernels of a task that are kept for the final comparison
+OF_EACH = 3  # candidates of each sketch that are compared with empty caches: sketches differ in what they ask for ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +241,7 @@ class Tuner:
     def finish(self, step: Step = untold) -> None:
         """Measures the fastest few of each task again, in turns, so that one lucky sample decides nothing. step: is
         told before each task how many are done, of how many, and its name."""
+        everything = sum(state.weight * weight_bytes(state.task) for state in self.states if not state.optional)
         for number, state in enumerate(self.states):
             step(number, len(self.states), state.task.name)
             if self.interrupted or self._budget.finalists < 2 or not self._would_matter(state, CLOSE * state.best):
@@ -247,7 +249,7 @@ class Tuner:
             try:
                 if len(state.kernels) > 1:
                     self._finalists(state)
-                if waits_for_weights(state.task, state.history.spaces[0].target):
+                if waits_for_weights(state.task, state.history.spaces[0].target, everything - weight_bytes(state.task)):
                     self._from_memory(state)
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -462,7 +464,7 @@ class Tuner:
     def _from_memory(self, state: TaskState) -> None:
         """Of the fastest few those are out that are fast only while their weights are in the caches. Where that cannot
         be told, as the caches could not be emptied, all stay."""
-        near = [o for o in state.history.ranked() if o.seconds is not None and o.seconds <= NEAR * state.best][:KEPT]
+        near = close_behind(state)
         if len(near) < 2:
             return
         built = [state.kernels[o.candidate.key][1] if o.candidate.key in state.kernels else None for o in near]
@@ -478,6 +480,18 @@ class Tuner:
             return
         for observation in near[:first]:
             state.history.correct(observation, None)
+
+
+def close_behind(state: TaskState) -> list[Observation]:
+    """The fastest few of a task, and of each sketch: those of which the caches may decide which one is faster."""
+    near: list[Observation] = []
+    of_sketch: Counter[int] = Counter()
+    for one in state.history.ranked():
+        if one.seconds is not None and one.seconds <= NEAR * state.best:
+            of_sketch[one.candidate.sketch] += 1
+            if len(near) < KEPT or (len(near) < 2 * KEPT and of_sketch[one.candidate.sketch] <= OF_EACH):
+                near.append(one)
+    return near
 
 
 def _candidate(state: TaskState, sketches: Mapping[str, int], record: Record) -> Candidate | None:

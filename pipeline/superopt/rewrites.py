@@ -10,8 +10,7 @@ from pipeline.ir.graph import Graph
 from pipeline.ir.graph_rule import same_graph
 from pipeline.ir.target import Target
 from pipeline.space.partition import Partition, partition
-from pipeline.superopt.many_cores import many_cores
-from pipeline.superopt.subprograms import Roofline, waits
+from pipeline.superopt.subprograms import roofline_of
 
 Change = Callable[[Graph], Graph]
 
@@ -60,6 +59,6 @@ def rewritten_where_faster(
 
 def at_the_roofline(graph: Graph, parts: Partition, target: Target) -> float:
     """Seconds of the kernels one after the other, with what each waits for when it begins."""
-    roofline = Roofline(graph, many_cores(target), *waits(target))
+    roofline = roofline_of(graph, target)
     seconds = [roofline.seconds(task) for task in parts.tasks]
     return math.fsum(seconds[instance.task] for instance in parts.instances)

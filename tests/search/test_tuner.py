@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.measurement.failure import Failure
 from pipeline.measurement.protocol import Built, Case, MeasureRequest, MeasureResult, Reference
 from pipeline.search.candidates import Candidate, History, Observation
@@ -23,7 +24,7 @@ from pipeline.search.evolutionary import Evolutionary
 from pipeline.search.random import Random
 from pipeline.search.replay import Replay
 from pipeline.search.roofline import Roofline
-from pipeline.search.tuner import KEPT, NEAR, Report, Tuner, make_state, stream
+from pipeline.search.tuner import KEPT, NEAR, OF_EACH, Report, Tuner, close_behind, make_state, stream
 from pipeline.space.task import Task
 from pipeline.store.record import Record
 from pipeline.store.store import Store
@@ -235,7 +236,7 @@ def ends(made: Tuner) -> list[Observation]:
     made.run()
     made.ensure()
     state = made.states[0]
-    near = [o for o in state.history.ranked() if o.seconds <= NEAR * state.best][:KEPT]
+    near = close_behind(state)
     made.finish()
     return near
 
@@ -253,6 +254,32 @@ def test_of_what_waits_for_its_weights_the_fastest_with_empty_caches_is_chosen(s
     again, _, _ = tuner(small.weights(), Random(), Roofline(), trials=0, store=store, failing=0)
     found = run(again).chosen(again.states[0])
     assert found is not None and found.observation.candidate.key == chosen.observation.candidate.key
+
+
+def test_some_of_each_sketch_are_among_those_that_empty_caches_may_change() -> None:
+    made, _, _ = tuner(small.weights(), Random(), Roofline(), trials=64, failing=0)
+    run(made)
+    state = made.states[0]
+    near = close_behind(state)
+    ranked = [o for o in state.history.ranked() if o.seconds is not None and o.seconds <= NEAR * state.best]
+    assert near[:KEPT] == ranked[:KEPT] and KEPT < len(near) <= 2 * KEPT
+    for sketch in {one.candidate.sketch for one in ranked}:
+        ours = [one for one in ranked if one.candidate.sketch == sketch]
+        taken = [one for one in near if one.candidate.sketch == sketch]
+        assert taken == ours[: len(taken)]
+        assert len(taken) >= min(OF_EACH, len(ours)) or len(near) == 2 * KEPT
+
+
+def test_beside_many_other_weights_those_of_many_rows_are_tried_with_empty_caches_too() -> None:
+    alone, _, runner = tuner(small.weights(128), Random(), Roofline(), failing=0)
+    run(alone)
+    assert runner.cold == []
+    b = GraphBuilder()
+    matrices = [b.constant(np.full((768, 768), value, np.float32)) for value in (1.0, 2.0)]
+    inner = b.matmul(b.input("a", (128, 768), "float32"), matrices[0])
+    both, _, runner = tuner(b.finish([("c", b.matmul(b.relu(inner), matrices[1]))]), Random(), Roofline(), failing=0)
+    run(both)
+    assert len(both.states) == len(runner.cold) == 2
 
 
 @pytest.mark.parametrize("trouble", ["the caches stay full", "one fails"])

@@ -120,3 +120,15 @@ def test_a_task_waits_for_weights_where_memory_sets_the_pace(
     task = make_task(b.finish([("out", b.matmul(x, w))]), constants)
     assert waits_for_weights(task, TARGET) == waits
     assert not waits_for_weights(task, gpu("a100"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "others", "waits"),
+    [(64, 0, False), (64, 1 << 10, False), (64, 1 << 30, True), (100_000, 1 << 30, False)],
+    ids=["alone", "all in the last cache", "in a large model", "arithmetic takes far longer"],
+)
+def test_weights_of_a_large_model_come_from_memory_for_many_rows_too(rows: int, others: int, waits: bool) -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (rows, 512), "float32"), b.input("w", (512, 256), "float32")
+    task = make_task(b.finish([("out", b.matmul(x, w))]), ("w",))
+    assert waits_for_weights(task, TARGET, others) == waits

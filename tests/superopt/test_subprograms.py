@@ -12,8 +12,9 @@ from pipeline.ir.evaluate import evaluate
 from pipeline.ir.graph import Contract, DType, Elementwise, Gather, Graph, Input, Reduce, Scan
 from pipeline.ir.graph_builder import GraphBuilder
 from pipeline.space.partition import partition
+from pipeline.space.task import make_task
 from pipeline.superopt.spec import Apply, Product, Reduction, spec_graph
-from pipeline.superopt.subprograms import Limits, Subprogram, anchors, subprograms, tuned_in_turn
+from pipeline.superopt.subprograms import Limits, Subprogram, anchors, roofline_of, subprograms, tuned_in_turn
 from tests.ir.random_graphs import graphs
 from tests.known_gpus import gpu
 from tests.superopt.model_graphs import TARGET, bert, gpt2, llama
@@ -236,3 +237,21 @@ def test_what_one_kernel_saves_on_a_gpu_is_what_launches_take_there() -> None:
         gained = later[key].saved - ordinary[key].saved
         assert 0.0 < gained <= 100e-6 * starts * (1 + 1e-9)
     assert any(later[key].saved - ordinary[key].saved > 99e-6 for key in both)
+
+
+def test_what_is_read_and_written_behind_a_product_adds_to_its_time_on_a_cpu_and_overlaps_on_a_gpu() -> None:
+    """silu(x w) * u of 128 rows: the arithmetic hides x and w on both, and u and the result on a GPU."""
+    b = GraphBuilder()
+    x, u = b.input("x", (128, 2048), "float32"), b.input("u", (128, 8192), "float32")
+    plain = b.matmul(x, b.input("w", (2048, 8192), "float32"))
+    task = make_task(b.finish([("y", b.elementwise("mul", b.silu(plain), u))]), ("w",))
+    for target, apart in ((TARGET, True), (gpu("a100"), False)):
+        roofline = roofline_of(task.graph, target)
+        beside, after = roofline.traffic(task)
+        work = task.flops / (roofline.target.peak_gflops() * 1e9)
+        assert roofline.apart == apart and work > beside > 0
+        assert after == pytest.approx(2 * roofline.moved(128 * 8192 * 4) if apart else 0.0)
+        assert roofline.seconds(task) == pytest.approx(work + after + roofline.start)
+    b = GraphBuilder()
+    alone = make_task(b.finish([("y", b.silu(b.input("x", (128, 8192), "float32")))]), ())
+    assert roofline_of(alone.graph, TARGET).traffic(alone)[1] == 0.0

@@ -67,7 +67,9 @@ class PredictedCuda(CudaMachine):
         self, model: Graph, parts: Partition, module: Runnable, feeds: Feeds, step: Step, *, least: bool = False
     ) -> Report:
         assert isinstance(module, HostModule)
-        return verify_plan(model, parts, module.plan, feeds, step, seed=self.config.seed, workers=self.threads)
+        return verify_plan(
+            model, parts, module.plan, feeds, step, seed=self.config.seed, workers=self.threads, least=least
+        )
 
     def latency(self, module: Runnable, feeds: Feeds, alone: float, folder: Path) -> Latency:
         return Latency(median=alone * 1e3, min=alone * 1e3, p90=alone * 1e3, samples=0)

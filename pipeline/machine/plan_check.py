@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,36 +45,26 @@ Feeds = Mapping[str, np.ndarray[Any, Any]]
 
 
 def verify_plan(
-    model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, step: Step = untold, *, seed: int, workers: int
-) -> Report:
+    model: Graph, parts: Partition, plan: LaunchPlan, feeds: Feeds, step: Step = untold, *, seed: int, workers: int,
+    least: bool = False,
+) -> Report:  # fmt: skip
     """Whether the plan computes the model. parts: the partition whose instances are the plan's calls, in order.
 
-    Without a C++ compiler nothing is executed here: what was shown of each kernel when it was chosen has to do.
+    Without a C++ compiler, or where the least is asked for, no kernel of a large module is executed here: what was
+    shown of each when it was chosen has to do.
     """
     compiler = find_compiler() is not None
-    if compiler and flops(model) <= WHOLE_FLOPS:
-        whole = HostModule(plan)
+
+    def check(module: HostModule, rounds: int) -> Report:
         return verify_module(
-            model,
-            lambda given: whole.run(None, given),
-            seed=seed,
-            rounds=1,
-            hostile=(),
-            usual=(dict(feeds),),
-            step=step,
+            model, partial(module.run, None), seed=seed, rounds=rounds, hostile=(), usual=(dict(feeds),), step=step
         )
+
+    if compiler and flops(model) <= WHOLE_FLOPS:
+        return check(HostModule(plan), 0 if least else 1)
     with WorkerPool(workers, memory_bytes=MEMORY_BYTES) as pool:
-        by_reference = _ByReference(plan, parts, pool if compiler else None)
-        module = HostModule(plan, by_reference)
-        flow = verify_module(
-            model,
-            lambda given: module.run(None, given),
-            seed=seed,
-            rounds=0,
-            hostile=(),
-            usual=(dict(feeds),),
-            step=step,
-        )
+        by_reference = _ByReference(plan, parts, pool if compiler and not least else None)
+        flow = check(HostModule(plan, by_reference), 0)
         wrong = by_reference.wrong()
     sweep()  # of what the workers compiled
     return replace(flow, verified=flow.verified and not wrong, cases=(*flow.cases, *wrong))

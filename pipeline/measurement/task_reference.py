@@ -51,7 +51,8 @@ def task_reference(
 
 
 def _summands(graph: Graph) -> dict[str, int]:
-    """Of the products that a floating input is a factor of, directly or through views, the most that one result sums up."""
+    """For each floating input the most that one result sums up, of the products that it is a factor of, be it through
+    views; 1 where it is none."""
     most: dict[int, int] = {}
     for number in range(len(graph.nodes) - 1, -1, -1):  # readers come before what they read
         node = graph.nodes[number]

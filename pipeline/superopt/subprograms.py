@@ -23,6 +23,7 @@ MOST_SETS = 48  # candidates that end in one task
 BARRIER_SECONDS = 2e-6  # of a CPU between two tasks, with the threads out of step
 COLD_SECONDS = 8e-6  # of a CPU until weights that come from memory arrive as fast as a product takes them
 LIKE = 0.5  # of what a part promises: what the whole must promise to be looked at before it
+USED = 0.3  # of the fused kernels that are found, so many are faster than what they replace
 COMPROMISE = 0.03  # of the time of a product, where others decide over its tiles
 CACHE_BYTES_PER_CYCLE = {2: 24.0, 3: 8.0}  # of one core, read and written
 
@@ -64,11 +65,13 @@ class Subprogram:
         return self._promise(self.saved)
 
     def promise_beside(self, found: Sequence[Subprogram]) -> float:
-        """The same where fused kernels of these are there already: only what it saves more than they do counts."""
+        """The same where fused kernels of these are there already: only what it saves beyond what they may counts. The
+        more of them do some of its work, the likelier one of them is used."""
         own = set(self.replaced[0])
         touching = [other for other in found if any(own.intersection(done) for done in other.replaced)]
         apart = [one for one in touching if not any(other.whole_of(one) for other in touching)]
-        return self._promise(self.saved - sum(one.saved for one in apart))
+        likely = 1 - (1 - USED) ** len(touching)
+        return self._promise(self.saved - likely * sum(one.saved for one in apart))
 
     @property
     def gain(self) -> float:

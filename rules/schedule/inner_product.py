@@ -35,7 +35,8 @@ class InnerProduct:
     Lanes run along the last dimension of the result. An operand that is known at compile time is packed ahead of time;
     one whose neighbours along the lanes lie apart is packed in the nest, where its index changes. Others are offered
     both ways, but for those that are used for so few rows that reading them takes longer than computing with them: they
-    are read where they lie, and the next tile is asked for while this one is computed with.
+    are read where they lie, and the next tile is asked for while this one is computed with. Rows that are multiplied
+    with rows, each by itself (a sum of squares), are left to `InnerRows`.
     """
 
     rows: int = 16
@@ -51,7 +52,7 @@ class InnerProduct:
         summed = [loop for loop in _loops_of(found, own, "reduce") if loop not in spatial]
         lanes = lanes_of(sketch.program, found, target)
         vector = _vector(found, spatial, lanes)
-        if vector is None or not summed:
+        if vector is None or not summed or _rows_alone(found, vector, summed):
             return []
         around = around_own(sketch.program, block, own)
         others = [loop for loop in spatial if loop is not vector]
@@ -200,6 +201,19 @@ def _next_tile(sketch: Sketch, block: str, loops: _Loops, around: tuple[Loop, ..
 def _is_product(block: Block) -> bool:
     value = block.value
     return isinstance(value, Op) and value.fn == "mul" and all(loads(arg) for arg in value.args)
+
+
+def _rows_alone(block: Block, vector: Loop, summed: list[Loop]) -> bool:
+    """Is each operand read side by side along the sum, another row of it for each lane? Such rows share nothing."""
+    last = {loop.axes[0].var for loop in summed}
+    for load in loads(block.value):
+        forms = [affine(over_loops(block, index)) for index in load.indices]
+        if not forms or any(form is None for form in forms):
+            return False
+        *before, end = ({name for name, _ in form.terms} for form in forms if form is not None)
+        if not end & last or not any(vector.axes[0].var in names for names in before):
+            return False
+    return True
 
 
 def _loops_of(block: Block, own: tuple[Loop, ...], kind: str) -> list[Loop]:

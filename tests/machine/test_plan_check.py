@@ -57,8 +57,8 @@ def plan(parts: Partition, made: list[CudaKernel] | None = None) -> LaunchPlan:
     return link(assemble(model(), parts, made or kernels(parts), TARGET, {}))
 
 
-def checked(parts: Partition, given: LaunchPlan) -> Report:
-    return verify_plan(model(), parts, given, FEEDS, seed=0, workers=1)
+def checked(parts: Partition, given: LaunchPlan, *, least: bool = False) -> Report:
+    return verify_plan(model(), parts, given, FEEDS, seed=0, workers=1, least=least)
 
 
 @COMPILER
@@ -70,6 +70,8 @@ def test_a_right_plan_is_verified(whole: bool, parts: Partition, monkeypatch: py
     assert found.verified
     assert found.failures == ()
     assert 0 < found.max_error.absolute <= found.max_error.tolerance
+    least = checked(parts, plan(parts), least=True)
+    assert least.verified and 1 == len(least.cases) <= len(found.cases)
 
 
 @COMPILER
@@ -85,6 +87,8 @@ def test_a_kernel_that_is_wrong_is_named_though_the_flow_of_data_is_right(
     assert not found.verified
     assert [case.output for case in found.failures] == [plan(parts).calls[0].label]
     assert "is right" in found.failures[0].verdict.reason
+    flow = checked(parts, plan(parts, made), least=True)  # kernels were checked when they were chosen
+    assert flow.verified and len(flow.cases) == 1
 
 
 @COMPILER

@@ -126,7 +126,10 @@ def test_what_comes_next_is_what_saves_most_beside_what_is_found(monkeypatch: py
     beside = [one.subprogram.promise_beside([whole]) for one in found[1:]]
     assert beside == sorted(beside, reverse=True)
     parts = [place for place, one in enumerate(found[1:]) if whole.whole_of(one.subprogram)]
-    assert parts and all(beside[place] < 0 for place in parts), "they save less than what is there"
+    alone = [one.subprogram.promise for one in found[1:]]
+    assert parts and all(beside[place] < alone[place] for place in parts), "some of it is there"
+    part = found[1 + parts[0]].subprogram
+    assert part.promise_beside([whole, whole]) < beside[parts[0]], "the more there are, the likelier one is used"
 
 
 def test_enough_alternatives_end_the_search() -> None:

@@ -137,8 +137,9 @@ class Cuts:
         chain = False
         for node in self.block.nodes:
             above = any(chained[i] for i in node.inputs)
-            chain |= above and isinstance(node.op, Contract)
-            chained.append(above or isinstance(node.op, Contract))
+            shares = isinstance(node.op, Contract) and not _rows_alone(node.op)
+            chain |= above and shares
+            chained.append(above or shares)
         if not chain or self.target.gpu is not None:
             return None  # the threads of a GPU's block take rows of their own
         lanes = self.target.lanes(4)
@@ -176,7 +177,7 @@ class Cuts:
         batch = False
         for node in self.block.nodes:
             operands = [varies[i] for i in node.inputs]
-            batch |= isinstance(node.op, Contract) and all(operands)
+            batch |= isinstance(node.op, Contract) and all(operands) and not _rows_alone(node.op)
             varies.append(any(operands))
         return batch or all(varies[: len(self.block.inputs)])
 
@@ -189,18 +190,21 @@ class Cuts:
             return 1, LARGEST_REGISTER_ROWS
         registers = self.target.vector_registers
         vectors = lanes * vector_multiple(extent, 4 * lanes, registers)
+        beside: dict[int, bool] = {}  # number of an operand's dimensions -> is there one that lies so?
         for tile, tensor in zip(self.block.inputs, self.operands, strict=True):
+            rank = sum(n != Poly.of(1) for n in tensor.dims)
             for dim in range(len(tensor.dims)):
-                if self.axes_of(tile.imap, tile.fmap, dim) == axes and contiguous(tensor, dim):
-                    return vectors, 4 * lanes
-        if self.ends_product(axes):
+                if self.axes_of(tile.imap, tile.fmap, dim) == axes:
+                    beside[rank] = beside.get(rank, False) or contiguous(tensor, dim)
+        # one number for each row lies side by side along the rows, and lanes run across those that have more of each
+        if (beside and beside[max(beside)]) or self.ends_product(axes):
             return vectors, 4 * lanes
         return row_multiple(extent, registers), LARGEST_REGISTER_ROWS
 
     def ends_product(self, axes: tuple[str, ...]) -> bool:
         """Is the dimension that the axes cut the last one of a product of two inputs?"""
         for node in self.block.nodes:
-            if not isinstance(node.op, Contract):
+            if not isinstance(node.op, Contract) or _rows_alone(node.op):
                 continue
             letters, _, result = node.op.subscripts.partition("->")
             for operand, own in zip(node.inputs, letters.split(","), strict=True):
@@ -223,3 +227,10 @@ class Cuts:
 
     def loop_var(self, axis: str) -> str:
         return f"{self.name}_{axis}"
+
+
+def _rows_alone(op: Contract) -> bool:
+    """Are rows multiplied with rows and summed up, each by itself? A sum of squares is no product that shares anything,
+    and lanes run along its rows."""
+    inputs, _, result = op.subscripts.partition("->")
+    return all(set(result) <= set(letters) for letters in inputs.split(","))

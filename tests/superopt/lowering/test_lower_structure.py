@@ -15,14 +15,17 @@ from pipeline.errors import CheckError, CodegenError
 from pipeline.ir.algebra import FloatAlgebra
 from pipeline.ir.graph import Shape
 from pipeline.ir.interpret import interpret
+from pipeline.ir.poly import Poly
 from pipeline.ir.program import Alloc, Loop, walk
+from pipeline.schedule.variables import Tile
 from pipeline.search.candidates import SketchSpace
+from pipeline.space.generate import generate
 from pipeline.superopt.lowering.lower import lower_mugraph
 from pipeline.superopt.mugraph.builder import Extents, Handle, KernelBuilder, MuGraphBuilder, Together
 from pipeline.superopt.mugraph.graph import Accumulate, BlockGraph, KernelNode, MuGraph, RescaledSum
 from pipeline.superopt.mugraph.interpret import run_mugraph
 from pipeline.superopt.mugraph.shapes import shapes
-from tests.codegen.kernel_runs import native
+from tests.codegen.kernel_runs import cpu_rules, native
 from tests.superopt.lowered_cases import gated_mlp
 from tests.superopt.lowered_runs import changed, names_of
 from tests.superopt.lowered_structure import assert_kept, feeds_of, lowered, outline, with_extents
@@ -412,3 +415,39 @@ def test_a_tile_that_a_product_would_read_across_its_lanes_is_turned_once() -> N
     assert [n.value for n in turned.shape] == [24, 34]
     for parts in (1, 2):
         assert_kept(with_extents(graph, {"i": parts}), inputs, rules=True, compiled=True)
+
+
+def normalized(*, apart: bool) -> MuGraph:
+    """Rows over their root mean square, times weights. apart: one kernel has the sums of squares, the next the rest."""
+    b = MuGraphBuilder()
+    x, w = b.input("x", 2), b.input("w", 2)
+    sums = None
+    if apart:
+        with b.kernel(grid={"i": None}) as k:
+            rows = k.load(x, imap={"i": 0})
+            sums = k.store(k.contract("ab,ab->a", rows, rows), omap={"i": 0})
+    with b.kernel(grid={"i": None, "j": None}) as k:
+        rows, columns = k.load(x, imap={"i": 0}), k.load(w, imap={"j": 1})
+        squares = k.contract("ab,ab->a", rows, rows) if sums is None else k.load(sums, imap={"i": 0})
+        scale = k.unsqueeze(k.rsqrt(squares), [1])
+        out = k.store(scale * k.contract("ab,bc->ac", rows, columns), omap={"i": 0, "j": 1})
+    return b.finish(out)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_rows_that_are_squared_and_summed_up_share_the_weights_behind_that(apart: bool) -> None:
+    """A tile has several rows, as many as registers hold, and lanes run across the columns and along the squares."""
+    graph, inputs = normalized(apart=apart), {"x": (96, 160), "w": (160, 192)}
+    sketch = lowered(graph, inputs, {"i": 1, "j": 1})
+    kernel = "k1" if apart else "k0"
+    tiles = {symbol: one for one in sketch.variables if isinstance(one, Tile) for symbol in one.symbols}
+    lanes = native().lanes(4)
+    assert tiles[f"{kernel}_i_t0"].multiple_of[-1] < lanes and tiles[f"{kernel}_i_t0"].at_most[-1] > 1
+    assert tiles[f"{kernel}_j_t0"].multiple_of[-1] % lanes == 0
+    spread = [
+        stmt.axes[0].extent for stmt in walk(generate(sketch, cpu_rules(), native())[0].program.body)
+        if isinstance(stmt, Loop) and stmt.kind == "vectorized"
+    ]  # fmt: skip
+    assert Poly.of(160) in spread
+    for parts in ((1, 1), (3, 2)):
+        assert_kept(with_extents(graph, dict(zip("ij", parts, strict=True))), inputs, rules=True, compiled=True)

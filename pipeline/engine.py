@@ -267,16 +267,15 @@ class Run:
                 tuner.finish(steps.step)
             kernels: dict[str, Chosen] = {}
             near: list[tuple[int, float]] = []
-            try:
+
+            def every_kernel() -> None:
                 self._built_for({}, both, tuner, kernels)
                 for state, factor in [] if machine.predicted else both.near():
                     self._built_for({state: factor}, both, tuner, kernels)
                     near.append((state, factor))
-            except KeyboardInterrupt:
-                if tuner.interrupted:
-                    raise
-                tuner.interrupted = True
-                self._built_for({}, both, tuner, kernels)  # what the module needs
+
+            needed = partial(self._built_for, {}, both, tuner, kernels)
+            _after_interrupts(tuner, every_kernel, needed, "other choices of fused kernels are not tried")
             both.factors = {}
         return tuner, near, kernels
 

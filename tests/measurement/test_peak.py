@@ -11,6 +11,7 @@ from pipeline.codegen.llvm.team import Team
 from pipeline.codegen.llvm.team_ir import team_object
 from pipeline.errors import MeasureError
 from pipeline.ir.target import Target
+from pipeline.measurement import peak
 from pipeline.measurement.host import detect_host
 from pipeline.measurement.peak import accumulators, fma_ir, measure_peak, stream_ir
 
@@ -78,3 +79,27 @@ def test_this_machine_has_a_peak():
 def test_no_threads_is_an_error():
     with pytest.raises(MeasureError, match="needs a thread"):
         measure_peak(HOST, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted", "asked"),
+    [
+        ([180.0, 185.0, 100.0], 185.0, [2, 2, 1]),
+        ([95.0, 180.0, 100.0], 180.0, [2, 2, 1]),
+        ([95.0, 96.0, 100.0, 97.0, 190.0], 190.0, [2, 2, 1, 2, 2]),
+        ([95.0, 96.0, 100.0, 97.0, 98.0, 94.0, 93.0], 98.0, [2, 2, 1, 2, 2, 2, 2]),
+    ],
+    ids=["at once", "busy at first", "busy for a while", "busy all the time"],
+)
+def test_cores_that_are_busy_are_looked_at_again(told, wanted, asked, monkeypatch):
+    threads, answers = [], iter(told)
+
+    def gflops(team, *_):
+        threads.append(team.threads)
+        return next(answers)
+
+    monkeypatch.setattr(peak, "_gflops", gflops)
+    monkeypatch.setattr(peak, "_bandwidth", lambda *_: 20.0)
+    monkeypatch.setattr(peak.time, "sleep", lambda _: None)
+    assert measure_peak(HOST, 2) == peak.Peak(wanted, 20.0, 2)
+    assert threads == asked

@@ -124,7 +124,7 @@ def test_a_task_waits_for_weights_where_memory_sets_the_pace(
 
 @pytest.mark.parametrize(
     ("rows", "others", "waits"),
-    [(64, 0, False), (64, 1 << 10, False), (64, 1 << 30, True), (100_000, 1 << 30, False)],
+    [(128, 0, False), (128, 1 << 10, False), (128, 1 << 30, True), (100_000, 1 << 30, False)],
     ids=["alone", "all in the last cache", "in a large model", "arithmetic takes far longer"],
 )
 def test_weights_of_a_large_model_come_from_memory_for_many_rows_too(rows: int, others: int, waits: bool) -> None:
